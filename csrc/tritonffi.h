@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Every tffi_ type and function that Python sees: the source of the cdef and the include of every file in csrc/.
+ *
+ * The way of the data, one inference:
+ *
+ *   1. Python describes the request in a tffi_request: names, shapes and pointers into memory that it keeps pinned.
+ *   2. tffi_inference_submit (inference.c) takes a slot, makes the TRITONSERVER_InferenceRequest, installs the
+ *      callbacks and hands it to Triton. If Triton refuses, everything is given back and the error is returned.
+ *   3. Triton's threads call alloc_fn (buffer.c) for output memory: a pooled tffi_buffer, or the caller's own array.
+ *   4. response_complete_fn (inference.c) copies names and shapes into one flat tffi_completion, takes over the
+ *      buffers and deletes the C response at once; request_release_fn deletes the C request.
+ *   5. The completion goes onto the inference's own list in its tffi_queue (queue.c) and wakes the one who waits.
+ *      The last one is marked `done`: the final response and the release were both seen, so inputs may go.
+ *   6. Python takes the completion, wraps each buffer as an ndarray and frees the rest.
+ *
+ * No function called by Triton's threads touches Python. A function that can fail returns an error object exactly
+ * as Triton's own do (NULL is success), and the caller deletes it.
+ *
+ * Lines that begin with a number sign are dropped for the cdef, so declarations must not depend on them.
+ */
+
+#ifndef TRITONFFI_H
+#define TRITONFFI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef TRITONFFI_REAL_HEADER
+#include <triton/core/tritonserver.h>
+#else
+#include "tritonserver.h"
+#endif
+
+/* What is alive now, over the whole process. The tests hold these to where they were before each test. */
+typedef struct {
+  uint64_t buffers;      /* output and batch buffers that Triton, a completion or an array holds */
+  uint64_t buffer_bytes; /* their capacity */
+  uint64_t pooled_bytes; /* capacity of the idle buffers kept for reuse */
+  uint64_t inferences;   /* slots in use: submitted, and their last completion not yet taken */
+  uint64_t completions;  /* made and not yet freed */
+  uint64_t queues;       /* open queues */
+  uint64_t functions;    /* function models that Python or Triton holds */
+  uint64_t batches;      /* batches of function models that Python or Triton holds */
+} tffi_counters;
+
+void tffi_counters_read(tffi_counters *counters);
+
+/*
+ * One tensor, wherever it stands: an input of a request, an output of a completion, an input or output of a batch.
+ * Who owns name, shape and data depends on the place and is said there. `buffer` is set where the memory is ours
+ * and the reader may take it over: he stores NULL and calls tffi_buffer_release later.
+ */
+typedef struct tffi_buffer tffi_buffer;
+typedef struct {
+  const char *name;
+  const int64_t *shape;
+  void *data;
+  size_t byte_size;
+  tffi_buffer *buffer;
+  int64_t memory_type_id;
+  TRITONSERVER_MemoryType memory_type;
+  TRITONSERVER_DataType datatype;
+  uint32_t dim_count;
+} tffi_tensor;
+
+/* One named parameter of a request or a response. `type` says which of the values counts; a bool is 0 or 1 in `integer`. */
+typedef struct {
+  const char *name;
+  const char *text;
+  int64_t integer;
+  double real;
+  TRITONSERVER_ParameterType type;
+} tffi_parameter;
+
+/*
+ * library.c: the library that Triton lives in. One for the process, opened at run time, never closed.
+ */
+
+/*
+ * Opens the neighbours by full path, as many as can be, then `path`; looks up every function, checks that those
+ * without an error channel are there and that the API's major version is ours, and publishes the import table.
+ * False, and the reason in `message`, when that fails: then nothing has changed. The same library again is
+ * success, another one is refused.
+ */
+bool tffi_library_load(const char *path, const char *const *neighbours, uint32_t neighbour_count, char *message,
+                       size_t message_size);
+
+/* The real path of the library; NULL before one is loaded. It lives for ever. */
+const char *tffi_library_path(void);
+
+/* Whether the library has the function of this name; false before one is loaded. */
+bool tffi_library_has(const char *function);
+
+/* Every name in the import table, in its order. */
+uint32_t tffi_library_functions(const char *const **names);
+
+/*
+ * Whether dlopen of `path` gives the very extension that runs here: a copy, or a file replaced since the import, is a
+ * second library with an empty table. On success the loader knows `path` from then on and does not open it again.
+ */
+bool tffi_library_is_self(const char *path, char *message, size_t message_size);
+
+/* buffer.c: output memory */
+
+/*
+ * Memory that Triton's backends write into and that arrays then own. At most two hold a buffer: Triton, between
+ * alloc_fn and release_fn, and the completion, batch or array that reads it. The last to let go returns it to the
+ * pool. From 4 KB on it begins on a page: a copy between badly placed buffers is many times slower.
+ */
+tffi_buffer *tffi_buffer_new(size_t byte_size);
+void *tffi_buffer_data(tffi_buffer *buffer);
+void tffi_buffer_release(tffi_buffer *buffer);
+/* The same, by the address of the data: what the ffi.gc owner under an array knows. */
+void tffi_buffer_release_data(void *data);
+
+/* Idle memory kept for reuse: at most `limit` bytes over the process. Setting it gives back what is above. */
+void tffi_pool_set_limit(size_t limit);
+size_t tffi_pool_limit(void);
+
+/* queue.c and inference.c: the data path */
+
+/*
+ * One response, or the news that an inference is over, as one flat block: free it with tffi_completion_free, which
+ * also releases the buffers that the reader did not take over. Every pointer in it lives as long as the block.
+ */
+typedef struct tffi_completion {
+  struct tffi_completion *next; /* in a list that the waits hand out; NULL ends it */
+  uint64_t key;                 /* as given in tffi_request */
+  const char *error_message;    /* NULL: no error */
+  const char *model_name;
+  const char *request_id;
+  tffi_tensor *outputs;
+  tffi_parameter *parameters;
+  int64_t model_version;
+  int32_t error_code; /* a TRITONSERVER_Error_Code where error_message is set */
+  uint32_t output_count;
+  uint32_t parameter_count;
+  bool has_response; /* false: only a final flag came, there is nothing to read */
+  bool done;         /* the last of its inference: Triton is through with the request and its input memory */
+} tffi_completion;
+
+void tffi_completion_free(tffi_completion *completion);
+
+/* Where completions wait to be taken. One reference from Python, one for each inference in flight. */
+typedef struct tffi_queue tffi_queue;
+
+typedef enum {
+  TFFI_WAIT_READY = 0,   /* *completions holds a list */
+  TFFI_WAIT_TIMEOUT = 1, /* the time is up, nothing came */
+  TFFI_WAIT_GONE = 2,    /* another caller has taken what this one waits for, or the token is stale */
+  TFFI_WAIT_WOKEN = 3    /* tffi_queue_wake was called */
+} tffi_wait;
+
+tffi_queue *tffi_queue_new(void);
+void tffi_queue_release(tffi_queue *queue);
+
+/*
+ * Takes all completions that nobody waits for by token, waiting until there is one. Of both waits: a timeout of 0
+ * only looks, a negative one waits without end.
+ */
+tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion **completions);
+/* Where the queue counts the inferences that tffi_queue_wait would find: a glance without lock or call. */
+const uint32_t *tffi_queue_ready(const tffi_queue *queue);
+/* An eventfd that becomes readable when completions come, for event loops. It belongs to the queue; -1: no more descriptors. */
+int tffi_queue_fd(tffi_queue *queue);
+/* Makes every wait that now sleeps on the queue return TFFI_WAIT_WOKEN. */
+void tffi_queue_wake(tffi_queue *queue);
+
+/*
+ * What an inference asks for. All pointers are borrowed: names, shapes and texts for the call, input data until the
+ * completion that says `done`.
+ */
+typedef struct {
+  const char *model_name;
+  int64_t model_version; /* -1: the latest when Triton makes the request */
+  const char *request_id;
+  const char *correlation_text; /* NULL: correlation_id counts */
+  uint64_t correlation_id;
+  uint64_t priority;
+  uint64_t timeout_us;
+  uint64_t key; /* the caller's name for the inference: comes back in each completion */
+  const tffi_tensor *inputs;
+  const char *const *outputs; /* names of the outputs wanted; none: all */
+  const tffi_parameter *parameters;
+  uint32_t input_count;
+  uint32_t output_count;
+  uint32_t parameter_count;
+  uint32_t flags; /* TRITONSERVER_RequestFlag bits */
+} tffi_request;
+
+/*
+ * Submits; *token names the inference until its `done` completion has been taken, and is harmless afterwards. An
+ * error means that nothing is in flight and nothing is held.
+ */
+struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
+                                                 tffi_queue *queue, uint64_t *token);
+/* Waits for completions of this inference and takes them. */
+tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completion **completions);
+/* Asks Triton to give the inference up; its completions come all the same. False: it is over already. */
+bool tffi_inference_cancel(uint64_t token);
+/* Whether tffi_inference_cancel was called while it was in flight; false for a stale token. */
+bool tffi_inference_is_cancelled(uint64_t token);
+
+/* bytes.c: the framing of BYTES tensors */
+
+/* backend.c: Python callables as models */
+
+#endif

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled extension. What it holds is declared in csrc/, which no type checker reads."""
+
+from typing import Any
+
+ffi: Any
+lib: Any
