@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Output memory and the response allocator that hands it to Triton. Buffers of a page or more are kept for reuse in
+ * size classes (four to a doubling, so that at most a fifth is wasted), bounded by tffi_pool_set_limit; smaller ones
+ * are left to malloc.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "internal.h"
+
+enum {
+  PAGE = 4096,
+  SMALL_ALIGNMENT = 64, /* a cache line: what vector loads of numpy and backends like best; holds the header */
+  CLASS_COUNT = 4 * 52
+};
+
+/* Stands right before the data it describes, so that an array's address is enough to release its memory. */
+struct tffi_buffer {
+  void *allocation;
+  size_t capacity;
+  tffi_buffer *next_idle;
+  uint32_t class_index; /* CLASS_COUNT: not pooled */
+  uint32_t references;
+};
+
+_Static_assert(sizeof(struct tffi_buffer) <= SMALL_ALIGNMENT, "the header stands in front of the data");
+
+tffi_counters tffi_live;
+
+static struct {
+  pthread_mutex_t lock;
+  tffi_buffer *idle[CLASS_COUNT];
+  size_t idle_bytes;
+  size_t limit;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .limit = (size_t)16 << 20};
+
+void tffi_counters_read(tffi_counters *counters)
+{
+  const uint64_t *from = (const uint64_t *)&tffi_live;
+  uint64_t *to = (uint64_t *)counters;
+  for (size_t i = 0; i < sizeof(tffi_counters) / sizeof(uint64_t); i++) {
+    to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+  }
+}
+
+/*
+ * The class whose capacity is the smallest of PAGE * 2^k * {1, 1.25, 1.5, 1.75} that holds `size`, rounded up to whole
+ * pages. Returns CLASS_COUNT where no size_t could hold it.
+ */
+static uint32_t class_of(size_t size, size_t *capacity)
+{
+  size_t base = PAGE;
+  for (uint32_t index = 0; index < CLASS_COUNT; index++) {
+    const size_t whole = base + base / 4 * (index % 4);
+    const size_t pages = (whole + PAGE - 1) / PAGE * PAGE;
+    if (size <= pages) {
+      *capacity = pages;
+      return index;
+    }
+    if (index % 4 == 3) {
+      if (base > SIZE_MAX / 4) {
+        break;
+      }
+      base *= 2;
+    }
+  }
+  return CLASS_COUNT;
+}
+
+static tffi_buffer *make(size_t capacity, size_t alignment, uint32_t class_index)
+{
+  if (capacity > SIZE_MAX - alignment) {
+    return NULL;
+  }
+  /* One unit of alignment in front: room for the header, and the data begins on the next. */
+  char *allocation = aligned_alloc(alignment, alignment + capacity);
+  if (allocation == NULL) {
+    return NULL;
+  }
+  tffi_buffer *buffer = (tffi_buffer *)(void *)(allocation + alignment) - 1;
+  buffer->allocation = allocation;
+  buffer->capacity = capacity;
+  buffer->class_index = class_index;
+  buffer->next_idle = NULL;
+  return buffer;
+}
+
+tffi_buffer *tffi_buffer_new(size_t byte_size)
+{
+  tffi_buffer *buffer = NULL;
+  if (byte_size < PAGE) {
+    /* Never without memory: Triton calls release_fn only for addresses that are not NULL. */
+    const size_t rounded = (byte_size + SMALL_ALIGNMENT) / SMALL_ALIGNMENT * SMALL_ALIGNMENT;
+    buffer = make(rounded, SMALL_ALIGNMENT, CLASS_COUNT);
+  } else {
+    size_t capacity = 0;
+    const uint32_t index = class_of(byte_size, &capacity);
+    if (index == CLASS_COUNT) {
+      return NULL;
+    }
+    pthread_mutex_lock(&pool.lock);
+    buffer = pool.idle[index];
+    if (buffer != NULL) {
+      pool.idle[index] = buffer->next_idle;
+      pool.idle_bytes -= buffer->capacity;
+      tffi_count(&tffi_live.pooled_bytes, -(int64_t)buffer->capacity);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    if (buffer == NULL) {
+      buffer = make(capacity, PAGE, index);
+    }
+  }
+  if (buffer == NULL) {
+    return NULL;
+  }
+  buffer->references = 1;
+  tffi_count(&tffi_live.buffers, 1);
+  tffi_count(&tffi_live.buffer_bytes, (int64_t)buffer->capacity);
+  return buffer;
+}
+
+void *tffi_buffer_data(tffi_buffer *buffer)
+{
+  return buffer + 1;
+}
+
+void tffi_buffer_retain(tffi_buffer *buffer)
+{
+  __atomic_add_fetch(&buffer->references, 1, __ATOMIC_RELAXED);
+}
+
+void tffi_buffer_release(tffi_buffer *buffer)
+{
+  if (buffer == NULL || __atomic_sub_fetch(&buffer->references, 1, __ATOMIC_ACQ_REL) != 0) {
+    return;
+  }
+  tffi_count(&tffi_live.buffers, -1);
+  tffi_count(&tffi_live.buffer_bytes, -(int64_t)buffer->capacity);
+  if (buffer->class_index < CLASS_COUNT) {
+    pthread_mutex_lock(&pool.lock);
+    const bool keep = buffer->capacity <= pool.limit && pool.idle_bytes <= pool.limit - buffer->capacity;
+    if (keep) {
+      buffer->next_idle = pool.idle[buffer->class_index];
+      pool.idle[buffer->class_index] = buffer;
+      pool.idle_bytes += buffer->capacity;
+      tffi_count(&tffi_live.pooled_bytes, (int64_t)buffer->capacity);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    if (keep) {
+      return;
+    }
+  }
+  free(buffer->allocation);
+}
+
+void tffi_buffer_release_data(void *data)
+{
+  tffi_buffer_release((tffi_buffer *)data - 1);
+}
+
+void tffi_pool_set_limit(size_t limit)
+{
+  tffi_buffer *excess = NULL;
+  pthread_mutex_lock(&pool.lock);
+  pool.limit = limit;
+  /* The largest go first: they are what someone who lowers the limit wants back. */
+  for (uint32_t index = CLASS_COUNT; index-- > 0 && pool.idle_bytes > limit;) {
+    while (pool.idle[index] != NULL && pool.idle_bytes > limit) {
+      tffi_buffer *buffer = pool.idle[index];
+      pool.idle[index] = buffer->next_idle;
+      pool.idle_bytes -= buffer->capacity;
+      tffi_count(&tffi_live.pooled_bytes, -(int64_t)buffer->capacity);
+      buffer->next_idle = excess;
+      excess = buffer;
+    }
+  }
+  pthread_mutex_unlock(&pool.lock);
+  while (excess != NULL) {
+    tffi_buffer *next = excess->next_idle;
+    free(excess->allocation);
+    excess = next;
+  }
+}
+
+size_t tffi_pool_limit(void)
+{
+  pthread_mutex_lock(&pool.lock);
+  const size_t limit = pool.limit;
+  pthread_mutex_unlock(&pool.lock);
+  return limit;
+}
+
+/*
+ * Thread: any of Triton's, also the submitting one, several at once for one request.
+ * Must not: wait, touch Python, return NULL memory (release_fn would not be called for it).
+ * Takes and gives: gives Triton one reference to a buffer through buffer_userp; release_fn takes it back. Whatever
+ * memory the backend would prefer, it gets CPU memory and is told so.
+ */
+static struct TRITONSERVER_Error *alloc_fn(struct TRITONSERVER_ResponseAllocator *allocator, const char *tensor_name,
+                                           size_t byte_size, TRITONSERVER_MemoryType memory_type,
+                                           int64_t memory_type_id, void *userp, void **data, void **buffer_userp,
+                                           TRITONSERVER_MemoryType *actual_memory_type, int64_t *actual_memory_type_id)
+{
+  (void)allocator;
+  (void)memory_type;
+  (void)memory_type_id;
+  (void)userp;
+  tffi_buffer *buffer = tffi_buffer_new(byte_size);
+  if (buffer == NULL) {
+    char message[256];
+    snprintf(message, sizeof(message), "output '%.128s': no memory for %zu bytes", tensor_name, byte_size);
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, message);
+  }
+  *data = tffi_buffer_data(buffer);
+  *buffer_userp = buffer;
+  *actual_memory_type = TRITONSERVER_MEMORY_CPU;
+  *actual_memory_type_id = 0;
+  return NULL;
+}
+
+/*
+ * Thread: the one that deletes the response, which is the one that ran response_complete_fn.
+ * Must not: wait, touch Python.
+ * Takes and gives: takes back the reference that alloc_fn gave; the memory stays where a completion holds it.
+ */
+static struct TRITONSERVER_Error *release_fn(struct TRITONSERVER_ResponseAllocator *allocator, void *data,
+                                             void *buffer_userp, size_t byte_size,
+                                             TRITONSERVER_MemoryType memory_type, int64_t memory_type_id)
+{
+  (void)allocator;
+  (void)data;
+  (void)byte_size;
+  (void)memory_type;
+  (void)memory_type_id;
+  tffi_buffer_release(buffer_userp);
+  return NULL;
+}
+
+/*
+ * Thread: any of Triton's, before alloc_fn asks for the memory itself.
+ * Must not: wait, touch Python; tensor_name and byte_size may be NULL.
+ * Takes and gives: only the answer that output memory is CPU memory.
+ */
+static struct TRITONSERVER_Error *query_fn(struct TRITONSERVER_ResponseAllocator *allocator, void *userp,
+                                           const char *tensor_name, size_t *byte_size,
+                                           TRITONSERVER_MemoryType *memory_type, int64_t *memory_type_id)
+{
+  (void)allocator;
+  (void)userp;
+  (void)tensor_name;
+  (void)byte_size;
+  *memory_type = TRITONSERVER_MEMORY_CPU;
+  *memory_type_id = 0;
+  return NULL;
+}
+
+struct TRITONSERVER_Error *tffi_allocator(struct TRITONSERVER_ResponseAllocator **allocator)
+{
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static struct TRITONSERVER_ResponseAllocator *made;
+  *allocator = __atomic_load_n(&made, __ATOMIC_ACQUIRE);
+  if (*allocator != NULL) {
+    return NULL;
+  }
+  pthread_mutex_lock(&lock);
+  struct TRITONSERVER_Error *error = NULL;
+  if (made == NULL) {
+    struct TRITONSERVER_ResponseAllocator *fresh = NULL;
+    error = TRITONSERVER_ResponseAllocatorNew(&fresh, alloc_fn, release_fn, NULL);
+    if (error == NULL) {
+      error = TRITONSERVER_ResponseAllocatorSetQueryFunction(fresh, query_fn);
+    }
+    if (error == NULL) {
+      __atomic_store_n(&made, fresh, __ATOMIC_RELEASE);
+    }
+  }
+  *allocator = made;
+  pthread_mutex_unlock(&lock);
+  return error;
+}

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * One inference from request to completion: makes the C request, submits it, and runs on Triton's threads when the
+ * responses and the request come back. The C request lives until request_release_fn, a C response only for the length
+ * of response_complete_fn: a response that is held blocks unload and stop.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* A completion as it is allocated: what its pointers point to is one block behind it, NULL while there is nothing. */
+typedef struct {
+  tffi_completion shown;
+  void *content;
+} completion_block;
+
+tffi_completion *tffi_completion_new(void)
+{
+  completion_block *block = calloc(1, sizeof(*block));
+  if (block == NULL) {
+    return NULL;
+  }
+  tffi_count(&tffi_live.completions, 1);
+  return &block->shown;
+}
+
+void tffi_completion_free(tffi_completion *completion)
+{
+  if (completion == NULL) {
+    return;
+  }
+  for (uint32_t i = 0; i < completion->output_count; i++) {
+    tffi_buffer_release(completion->outputs[i].buffer);
+  }
+  completion_block *block = (completion_block *)completion;
+  free(block->content);
+  free(block);
+  tffi_count(&tffi_live.completions, -1);
+}
+
+static void discard(struct TRITONSERVER_Error *error)
+{
+  if (error != NULL) {
+    TRITONSERVER_ErrorDelete(error);
+  }
+}
+
+static void set_error(tffi_completion *completion, int32_t code, const char *message)
+{
+  completion->error_code = code;
+  completion->error_message = message;
+}
+
+/*
+ * Content is laid out twice over the same code: first with `base` NULL to learn the size, then for real.
+ */
+typedef struct {
+  char *base;
+  size_t used;
+} layout;
+
+static void *place(layout *to, size_t size)
+{
+  to->used = (to->used + sizeof(int64_t) - 1) / sizeof(int64_t) * sizeof(int64_t);
+  void *at = to->base == NULL ? NULL : to->base + to->used;
+  to->used += size;
+  return at;
+}
+
+static const char *place_text(layout *to, const char *text)
+{
+  if (text == NULL) {
+    text = "";
+  }
+  const size_t size = strlen(text) + 1;
+  char *at = place(to, size);
+  return at == NULL ? NULL : memcpy(at, text, size);
+}
+
+static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_InferenceResponse *response,
+                                               uint32_t index, tffi_tensor *output)
+{
+  const char *name = NULL;
+  const int64_t *shape = NULL;
+  const void *data = NULL;
+  uint64_t dim_count = 0;
+  void *userp = NULL;
+  tffi_tensor tensor = {0};
+  struct TRITONSERVER_Error *error = TRITONSERVER_InferenceResponseOutput(
+      response, index, &name, &tensor.datatype, &shape, &dim_count, &data, &tensor.byte_size, &tensor.memory_type,
+      &tensor.memory_type_id, &userp);
+  if (error != NULL) {
+    return error;
+  }
+  tensor.name = place_text(to, name);
+  int64_t *dims = place(to, (size_t)dim_count * sizeof(int64_t));
+  if (output == NULL) {
+    return NULL;
+  }
+  if (dim_count > 0) {
+    /* Of a scalar Triton gives the address of nothing. */
+    memcpy(dims, shape, (size_t)dim_count * sizeof(int64_t));
+  }
+  tensor.shape = dims;
+  tensor.dim_count = (uint32_t)dim_count;
+  tensor.buffer = userp;
+  if (tensor.buffer != NULL) {
+    tensor.data = tffi_buffer_data(tensor.buffer);
+    tffi_buffer_retain(tensor.buffer);
+  }
+  *output = tensor;
+  return NULL;
+}
+
+static struct TRITONSERVER_Error *place_parameter(layout *to, struct TRITONSERVER_InferenceResponse *response,
+                                                  uint32_t index, tffi_parameter *parameter)
+{
+  const char *name = NULL;
+  const void *value = NULL;
+  tffi_parameter read = {0};
+  struct TRITONSERVER_Error *error =
+      TRITONSERVER_InferenceResponseParameter(response, index, &name, &read.type, &value);
+  if (error != NULL) {
+    return error;
+  }
+  read.name = place_text(to, name);
+  switch (read.type) {
+    case TRITONSERVER_PARAMETER_STRING:
+      read.text = place_text(to, value);
+      break;
+    case TRITONSERVER_PARAMETER_INT:
+      memcpy(&read.integer, value, sizeof(int64_t));
+      break;
+    case TRITONSERVER_PARAMETER_BOOL: {
+      bool flag = false;
+      memcpy(&flag, value, sizeof(bool));
+      read.integer = flag ? 1 : 0;
+      break;
+    }
+    case TRITONSERVER_PARAMETER_DOUBLE:
+      memcpy(&read.real, value, sizeof(double));
+      break;
+    case TRITONSERVER_PARAMETER_BYTES:
+      /* Triton tells no size, so there is nothing that could be read. */
+      break;
+    default:
+      break;
+  }
+  if (parameter != NULL) {
+    *parameter = read;
+  }
+  return NULL;
+}
+
+/* One pass over the response: with `completion` NULL only to measure. An error stops it. */
+static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_InferenceResponse *response,
+                                          struct TRITONSERVER_Error *response_error, tffi_completion *completion)
+{
+  const char *model_name = NULL;
+  const char *request_id = NULL;
+  int64_t model_version = -1;
+  uint32_t output_count = 0;
+  uint32_t parameter_count = 0;
+  struct TRITONSERVER_Error *error = TRITONSERVER_InferenceResponseModel(response, &model_name, &model_version);
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceResponseId(response, &request_id);
+  }
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceResponseOutputCount(response, &output_count);
+  }
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceResponseParameterCount(response, &parameter_count);
+  }
+  if (error != NULL) {
+    return error;
+  }
+  const char *model_copy = place_text(to, model_name);
+  const char *id_copy = place_text(to, request_id);
+  const char *error_copy = NULL;
+  int32_t error_code = 0;
+  if (response_error != NULL) {
+    error_copy = place_text(to, TRITONSERVER_ErrorMessage(response_error));
+    error_code = (int32_t)TRITONSERVER_ErrorCode(response_error);
+    output_count = 0; /* whatever a failed response carries is not a result */
+  }
+  tffi_tensor *outputs = place(to, output_count * sizeof(tffi_tensor));
+  tffi_parameter *parameters = place(to, parameter_count * sizeof(tffi_parameter));
+  if (completion != NULL) {
+    completion->has_response = true;
+    completion->model_name = model_copy;
+    completion->model_version = model_version;
+    completion->request_id = id_copy;
+    completion->outputs = outputs;
+    completion->parameters = parameters;
+    set_error(completion, error_code, error_copy);
+  }
+  for (uint32_t i = 0; i < output_count && error == NULL; i++) {
+    error = place_output(to, response, i, completion == NULL ? NULL : &outputs[i]);
+    if (error == NULL && completion != NULL) {
+      completion->output_count = i + 1;
+    }
+  }
+  for (uint32_t i = 0; i < parameter_count && error == NULL; i++) {
+    error = place_parameter(to, response, i, completion == NULL ? NULL : &parameters[i]);
+    if (error == NULL && completion != NULL) {
+      completion->parameter_count = i + 1;
+    }
+  }
+  return error;
+}
+
+/* Reads the response into the completion; what cannot be read becomes the completion's error. Deletes the response. */
+static void fill(tffi_completion *completion, struct TRITONSERVER_InferenceResponse *response)
+{
+  completion_block *block = (completion_block *)completion;
+  /* Each call makes a new error object, so it is asked for once. */
+  struct TRITONSERVER_Error *response_error = TRITONSERVER_InferenceResponseError(response);
+  layout measure = {NULL, 0};
+  struct TRITONSERVER_Error *error = lay_out(&measure, response, response_error, NULL);
+  if (error == NULL) {
+    block->content = malloc(measure.used);
+    if (block->content != NULL) {
+      layout real = {block->content, 0};
+      error = lay_out(&real, response, response_error, completion);
+    }
+  }
+  completion->has_response = true;
+  if (error != NULL) {
+    set_error(completion, TRITONSERVER_ERROR_INTERNAL, "the response could not be read");
+    TRITONSERVER_ErrorDelete(error);
+  } else if (block->content == NULL) {
+    set_error(completion, TRITONSERVER_ERROR_UNAVAILABLE, "no memory to read the response into");
+  }
+  discard(response_error);
+  discard(TRITONSERVER_InferenceResponseDelete(response));
+}
+
+/* The final response and the release are both seen, by whichever callback came second. */
+static void finish_if_last(tffi_slot *slot)
+{
+  if (__atomic_sub_fetch(&slot->pending, 1, __ATOMIC_ACQ_REL) != 0) {
+    return;
+  }
+  tffi_completion *final = slot->final;
+  slot->final = NULL;
+  final->done = true;
+  if (__atomic_load_n(&slot->lost, __ATOMIC_RELAXED)) {
+    final->has_response = true;
+    set_error(final, TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one of the responses; it was dropped");
+  }
+  tffi_slot_push(slot, final);
+}
+
+/*
+ * Thread: the model instance's, the scheduler's, an ensemble's, or the submitting one before InferAsync returns;
+ * several for one decoupled request, and before or after request_release_fn.
+ * Must not: wait, touch Python, keep the response.
+ * Takes and gives: takes the response and deletes it; gives a completion to the slot's queue. The final one is given
+ * together with the news of the release.
+ */
+static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *userp)
+{
+  tffi_slot *slot = userp;
+  const bool is_final = (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
+  if (response != NULL) {
+    tffi_completion *completion = is_final ? slot->final : tffi_completion_new();
+    if (completion == NULL) {
+      discard(TRITONSERVER_InferenceResponseDelete(response));
+      __atomic_store_n(&slot->lost, true, __ATOMIC_RELAXED);
+    } else {
+      completion->key = slot->key;
+      fill(completion, response);
+      if (!is_final) {
+        tffi_slot_push(slot, completion);
+      }
+    }
+  }
+  if (is_final) {
+    finish_if_last(slot);
+  }
+}
+
+/*
+ * Thread: any of Triton's, or the submitting one; before or after the final response.
+ * Must not: wait for anything but the short lock shared with cancel, touch Python.
+ * Takes and gives: takes the request back and deletes it; from then on Triton does not read the input memory.
+ */
+static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
+{
+  if ((flags & TRITONSERVER_REQUEST_RELEASE_ALL) == 0) {
+    return;
+  }
+  tffi_slot *slot = userp;
+  pthread_mutex_lock(&slot->request_lock);
+  slot->request = NULL;
+  pthread_mutex_unlock(&slot->request_lock);
+  discard(TRITONSERVER_InferenceRequestDelete(request));
+  finish_if_last(slot);
+}
+
+static struct TRITONSERVER_Error *add_parameter(struct TRITONSERVER_InferenceRequest *to,
+                                                const tffi_parameter *parameter)
+{
+  switch (parameter->type) {
+    case TRITONSERVER_PARAMETER_STRING:
+      return TRITONSERVER_InferenceRequestSetStringParameter(to, parameter->name, parameter->text);
+    case TRITONSERVER_PARAMETER_INT:
+      return TRITONSERVER_InferenceRequestSetIntParameter(to, parameter->name, parameter->integer);
+    case TRITONSERVER_PARAMETER_BOOL:
+      return TRITONSERVER_InferenceRequestSetBoolParameter(to, parameter->name, parameter->integer != 0);
+    case TRITONSERVER_PARAMETER_DOUBLE:
+      return TRITONSERVER_InferenceRequestSetDoubleParameter(to, parameter->name, parameter->real);
+    case TRITONSERVER_PARAMETER_BYTES:
+    default:
+      return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "a request parameter is text, int, bool or double");
+  }
+}
+
+/* Fills the C request from the description; the first error ends it and the caller deletes the request. */
+static struct TRITONSERVER_Error *describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from)
+{
+  struct TRITONSERVER_Error *error = NULL;
+  if (from->request_id != NULL) {
+    error = TRITONSERVER_InferenceRequestSetId(to, from->request_id);
+  }
+  if (error == NULL && from->flags != 0) {
+    error = TRITONSERVER_InferenceRequestSetFlags(to, from->flags);
+  }
+  if (error == NULL && from->correlation_text != NULL) {
+    error = TRITONSERVER_InferenceRequestSetCorrelationIdString(to, from->correlation_text);
+  } else if (error == NULL && from->correlation_id != 0) {
+    error = TRITONSERVER_InferenceRequestSetCorrelationId(to, from->correlation_id);
+  }
+  if (error == NULL && from->priority != 0) {
+    error = TRITONSERVER_InferenceRequestSetPriorityUInt64(to, from->priority);
+  }
+  if (error == NULL && from->timeout_us != 0) {
+    error = TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(to, from->timeout_us);
+  }
+  for (uint32_t i = 0; i < from->input_count && error == NULL; i++) {
+    const tffi_tensor *input = &from->inputs[i];
+    error = TRITONSERVER_InferenceRequestAddInput(to, input->name, input->datatype, input->shape, input->dim_count);
+    if (error == NULL && input->byte_size > 0) {
+      error = TRITONSERVER_InferenceRequestAppendInputData(to, input->name, input->data, input->byte_size,
+                                                           input->memory_type, input->memory_type_id);
+    }
+  }
+  for (uint32_t i = 0; i < from->output_count && error == NULL; i++) {
+    error = TRITONSERVER_InferenceRequestAddRequestedOutput(to, from->outputs[i]);
+  }
+  for (uint32_t i = 0; i < from->parameter_count && error == NULL; i++) {
+    error = add_parameter(to, &from->parameters[i]);
+  }
+  return error;
+}
+
+struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
+                                                 tffi_queue *queue, uint64_t *token)
+{
+  struct TRITONSERVER_InferenceRequest *irequest = NULL;
+  struct TRITONSERVER_ResponseAllocator *allocator = NULL;
+  *token = 0;
+  struct TRITONSERVER_Error *error = tffi_allocator(&allocator);
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceRequestNew(&irequest, server, request->model_name, request->model_version);
+  }
+  if (error != NULL) {
+    return error;
+  }
+  error = describe(irequest, request);
+  tffi_slot *slot = NULL;
+  if (error == NULL) {
+    slot = tffi_slot_take(queue, request->key);
+    if (slot == NULL) {
+      error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one more inference in flight");
+    }
+  }
+  if (error == NULL) {
+    pthread_mutex_lock(&slot->request_lock);
+    slot->request = irequest;
+    pthread_mutex_unlock(&slot->request_lock);
+    error = TRITONSERVER_InferenceRequestSetReleaseCallback(irequest, request_release_fn, slot);
+  }
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceRequestSetResponseCallback(irequest, allocator, slot, response_complete_fn, slot);
+  }
+  if (error == NULL) {
+    /* From here the callbacks may run, on this thread too, and the slot may be another inference's on return. */
+    *token = slot->token;
+    error = TRITONSERVER_ServerInferAsync(server, irequest, NULL);
+    if (error == NULL) {
+      return NULL;
+    }
+    *token = 0;
+  }
+  if (slot != NULL) {
+    pthread_mutex_lock(&slot->request_lock);
+    slot->request = NULL;
+    pthread_mutex_unlock(&slot->request_lock);
+    tffi_slot_give_back(slot);
+  }
+  discard(TRITONSERVER_InferenceRequestDelete(irequest));
+  return error;
+}
+
+bool tffi_inference_cancel(uint64_t token)
+{
+  tffi_slot *slot = tffi_slot_find(token);
+  bool asked = false;
+  if (slot == NULL || token == 0) {
+    return false;
+  }
+  pthread_mutex_lock(&slot->request_lock);
+  /*
+   * A slot changes hands only after its release callback has been here, so under this lock the token cannot change
+   * while `request` is set.
+   */
+  if (slot->request != NULL && __atomic_load_n(&slot->token, __ATOMIC_ACQUIRE) == token) {
+    slot->cancelled = true;
+    discard(TRITONSERVER_InferenceRequestCancel(slot->request));
+    asked = true;
+  }
+  pthread_mutex_unlock(&slot->request_lock);
+  return asked;
+}
+
+bool tffi_inference_is_cancelled(uint64_t token)
+{
+  tffi_slot *slot = tffi_slot_find(token);
+  if (slot == NULL || token == 0) {
+    return false;
+  }
+  pthread_mutex_lock(&slot->request_lock);
+  const bool cancelled = __atomic_load_n(&slot->token, __ATOMIC_ACQUIRE) == token && slot->cancelled;
+  pthread_mutex_unlock(&slot->request_lock);
+  return cancelled;
+}

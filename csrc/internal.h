@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What the files in csrc/ share among themselves; Python sees none of it. */
+
+#ifndef TRITONFFI_INTERNAL_H
+#define TRITONFFI_INTERNAL_H
+
+#include <pthread.h>
+#include <time.h>
+
+#include "tritonffi.h"
+
+/* The live counters; each file adds to its own with tffi_count. */
+extern tffi_counters tffi_live;
+
+static inline void tffi_count(uint64_t *counter, int64_t change)
+{
+  __atomic_add_fetch(counter, (uint64_t)change, __ATOMIC_RELAXED);
+}
+
+/* The absolute monotonic time `timeout_ns` from now, for pthread_cond_timedwait on a tffi_cond_init condition. */
+static inline struct timespec tffi_deadline(int64_t timeout_ns)
+{
+  struct timespec at;
+  clock_gettime(CLOCK_MONOTONIC, &at);
+  at.tv_sec += (time_t)(timeout_ns / 1000000000);
+  at.tv_nsec += (long)(timeout_ns % 1000000000);
+  if (at.tv_nsec >= 1000000000) {
+    at.tv_sec += 1;
+    at.tv_nsec -= 1000000000;
+  }
+  return at;
+}
+
+static inline void tffi_cond_init(pthread_cond_t *cond)
+{
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(cond, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
+
+/* buffer.c: one more holder of a buffer. */
+void tffi_buffer_retain(tffi_buffer *buffer);
+
+/* buffer.c: the process's one response allocator. It is made at the first call and lives for ever, because Triton keeps its bare address in every response. */
+struct TRITONSERVER_Error *tffi_allocator(struct TRITONSERVER_ResponseAllocator **allocator);
+
+/*
+ * queue.c: an inference in flight. The memory of a slot is never given back, so that a stale token may be looked at:
+ * it finds a slot whose token differs. Everything below `queue` is under the queue's lock, but for what says so.
+ */
+typedef struct tffi_slot {
+  uint64_t token; /* 0: nothing in flight. Read without the lock, then again under it. */
+  tffi_queue *queue;
+  uint64_t key;
+  pthread_cond_t arrived;                         /* who sleeps in tffi_inference_wait, `sleepers` of them */
+  tffi_completion *first, *last;                  /* completions not yet taken */
+  struct tffi_slot *ready_next, *ready_previous;  /* in the queue's list of slots with completions and no sleeper */
+  uint32_t sleepers;
+  bool is_ready; /* in that list */
+  bool done;     /* the `done` completion is in the slot's list */
+
+  pthread_mutex_t request_lock;                  /* over `request` and `cancelled`: cancel against release */
+  struct TRITONSERVER_InferenceRequest *request; /* NULL once Triton gave it back */
+  bool cancelled;
+
+  tffi_completion *final; /* made at submission, filled by the final response, kept back until the release was seen */
+  uint32_t pending;       /* of final response and release, how many are still to come; atomic */
+  bool lost;              /* a response before the final one found no memory; atomic */
+
+  uint32_t index;
+  uint32_t generation;
+  struct tffi_slot *free_next;
+} tffi_slot;
+
+/* A slot for one inference whose completions go to `queue`, with token and `final` set; NULL where memory is out. */
+tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key);
+/* Undoes tffi_slot_take where nothing was submitted. */
+void tffi_slot_give_back(tffi_slot *slot);
+/* Appends a completion to the slot's list and wakes whoever wants it. After one that is `done` the slot is not the caller's any more. */
+void tffi_slot_push(tffi_slot *slot, tffi_completion *completion);
+/* The slot of a token, right or stale, or NULL for a number that never was one. */
+tffi_slot *tffi_slot_find(uint64_t token);
+
+/* inference.c: a completion without content; NULL where memory is out. */
+tffi_completion *tffi_completion_new(void);
+
+#endif

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Completion queues and the slots of the inferences in flight. Triton's threads push, Python's threads wait and take.
+ *
+ * Each slot has its own list of completions, so a thread can wait for one inference without seeing the others; a
+ * queue links the slots that have completions and no one asleep for them, for those who take whatever is ready.
+ *
+ * Slots and queues live in memory that is reused but never given back. That makes three things safe without
+ * reference counts: looking at a stale token, signalling after unlocking, and a wait on a queue that is let go.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum {
+  SLOTS_PER_CHUNK = 256,
+  CHUNKS = 4096, /* a million inferences in flight */
+  INDEX_BITS = 20
+};
+
+struct tffi_queue {
+  pthread_mutex_t lock;
+  pthread_cond_t arrived; /* who sleeps in tffi_queue_wait, `sleepers` of them */
+  tffi_slot *ready_first, *ready_last;
+  uint32_t ready; /* length of that list; read without the lock by the glance */
+  uint32_t sleepers;
+  uint32_t wakes; /* calls of tffi_queue_wake */
+  uint32_t references;
+  int fd; /* -1 until asked for */
+  bool fd_is_set;
+  bool is_open; /* Python's reference is there; without it completions are freed as they come */
+  tffi_queue *free_next;
+};
+
+static struct {
+  pthread_mutex_t lock;
+  tffi_slot *chunks[CHUNKS];
+  uint32_t chunk_count; /* written under the lock, read without */
+  tffi_slot *free_slots;
+  tffi_queue *free_queues;
+} store = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+tffi_queue *tffi_queue_new(void)
+{
+  pthread_mutex_lock(&store.lock);
+  tffi_queue *queue = store.free_queues;
+  if (queue != NULL) {
+    store.free_queues = queue->free_next;
+  }
+  pthread_mutex_unlock(&store.lock);
+  if (queue == NULL) {
+    queue = calloc(1, sizeof(*queue));
+    if (queue == NULL) {
+      return NULL;
+    }
+    pthread_mutex_init(&queue->lock, NULL);
+    tffi_cond_init(&queue->arrived);
+  }
+  pthread_mutex_lock(&queue->lock);
+  queue->references = 1;
+  queue->fd = -1;
+  queue->fd_is_set = false;
+  queue->is_open = true;
+  pthread_mutex_unlock(&queue->lock);
+  tffi_count(&tffi_live.queues, 1);
+  return queue;
+}
+
+/* Under the queue's lock, which it unlocks. */
+static void unlock_and_drop_reference(tffi_queue *queue)
+{
+  const bool last = --queue->references == 0;
+  int fd = -1;
+  if (last) {
+    fd = queue->fd;
+    queue->fd = -1;
+  }
+  pthread_mutex_unlock(&queue->lock);
+  if (!last) {
+    return;
+  }
+  if (fd >= 0) {
+    close(fd);
+  }
+  pthread_mutex_lock(&store.lock);
+  queue->free_next = store.free_queues;
+  store.free_queues = queue;
+  pthread_mutex_unlock(&store.lock);
+  tffi_count(&tffi_live.queues, -1);
+}
+
+static bool add_chunk(void)
+{
+  const uint32_t count = store.chunk_count;
+  if (count == CHUNKS) {
+    return false;
+  }
+  tffi_slot *chunk = calloc(SLOTS_PER_CHUNK, sizeof(*chunk));
+  if (chunk == NULL) {
+    return false;
+  }
+  for (uint32_t i = SLOTS_PER_CHUNK; i-- > 0;) {
+    tffi_slot *slot = &chunk[i];
+    pthread_mutex_init(&slot->request_lock, NULL);
+    tffi_cond_init(&slot->arrived);
+    slot->index = count * SLOTS_PER_CHUNK + i;
+    slot->free_next = store.free_slots;
+    store.free_slots = slot;
+  }
+  store.chunks[count] = chunk;
+  __atomic_store_n(&store.chunk_count, count + 1, __ATOMIC_RELEASE);
+  return true;
+}
+
+static void recycle(tffi_slot *slot)
+{
+  pthread_mutex_lock(&store.lock);
+  slot->free_next = store.free_slots;
+  store.free_slots = slot;
+  pthread_mutex_unlock(&store.lock);
+}
+
+tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key)
+{
+  tffi_completion *final = tffi_completion_new();
+  if (final == NULL) {
+    return NULL;
+  }
+  pthread_mutex_lock(&store.lock);
+  tffi_slot *slot = NULL;
+  if (store.free_slots != NULL || add_chunk()) {
+    slot = store.free_slots;
+    store.free_slots = slot->free_next;
+  }
+  pthread_mutex_unlock(&store.lock);
+  if (slot == NULL) {
+    tffi_completion_free(final);
+    return NULL;
+  }
+  final->key = key;
+  slot->final = final;
+  slot->key = key;
+  pthread_mutex_lock(&slot->request_lock);
+  slot->cancelled = false;
+  pthread_mutex_unlock(&slot->request_lock);
+  slot->lost = false;
+  slot->pending = 2;
+  slot->first = slot->last = NULL;
+  slot->is_ready = slot->done = false;
+  slot->generation += 1;
+
+  pthread_mutex_lock(&queue->lock);
+  queue->references += 1;
+  __atomic_store_n(&slot->queue, queue, __ATOMIC_RELAXED);
+  /* Generations begin at 1, so no token is 0. */
+  __atomic_store_n(&slot->token, (uint64_t)slot->generation << INDEX_BITS | slot->index, __ATOMIC_RELEASE);
+  pthread_mutex_unlock(&queue->lock);
+  tffi_count(&tffi_live.inferences, 1);
+  return slot;
+}
+
+/* Under the queue's lock: the inference is over. The caller drops the queue's reference, and recycles if told so. */
+static bool end_slot(tffi_slot *slot)
+{
+  __atomic_store_n(&slot->token, 0, __ATOMIC_RELEASE);
+  slot->done = false;
+  tffi_count(&tffi_live.inferences, -1);
+  return slot->sleepers == 0; /* otherwise the last sleeper recycles it */
+}
+
+void tffi_slot_give_back(tffi_slot *slot)
+{
+  tffi_queue *queue = slot->queue;
+  tffi_completion_free(slot->final);
+  slot->final = NULL;
+  pthread_mutex_lock(&queue->lock);
+  const bool free_it = end_slot(slot);
+  unlock_and_drop_reference(queue);
+  if (free_it) {
+    recycle(slot);
+  }
+}
+
+tffi_slot *tffi_slot_find(uint64_t token)
+{
+  const uint32_t index = (uint32_t)(token & ((1U << INDEX_BITS) - 1));
+  if (index / SLOTS_PER_CHUNK >= __atomic_load_n(&store.chunk_count, __ATOMIC_ACQUIRE)) {
+    return NULL;
+  }
+  return &store.chunks[index / SLOTS_PER_CHUNK][index % SLOTS_PER_CHUNK];
+}
+
+/* The slot of a live token with its queue locked, or NULL. */
+static tffi_slot *lock_slot(uint64_t token, tffi_queue **locked)
+{
+  tffi_slot *slot = tffi_slot_find(token);
+  if (slot == NULL || token == 0 || __atomic_load_n(&slot->token, __ATOMIC_ACQUIRE) != token) {
+    return NULL;
+  }
+  tffi_queue *queue = __atomic_load_n(&slot->queue, __ATOMIC_RELAXED);
+  pthread_mutex_lock(&queue->lock);
+  /* A token is set and cleared under the lock of its own queue: equal here means that this is the right lock. */
+  if (__atomic_load_n(&slot->token, __ATOMIC_ACQUIRE) != token ||
+      __atomic_load_n(&slot->queue, __ATOMIC_RELAXED) != queue) {
+    pthread_mutex_unlock(&queue->lock);
+    return NULL;
+  }
+  *locked = queue;
+  return slot;
+}
+
+static void link_ready(tffi_queue *queue, tffi_slot *slot)
+{
+  slot->is_ready = true;
+  slot->ready_next = NULL;
+  slot->ready_previous = queue->ready_last;
+  if (queue->ready_last != NULL) {
+    queue->ready_last->ready_next = slot;
+  } else {
+    queue->ready_first = slot;
+  }
+  queue->ready_last = slot;
+  __atomic_store_n(&queue->ready, queue->ready + 1, __ATOMIC_RELAXED);
+}
+
+static void unlink_ready(tffi_queue *queue, tffi_slot *slot)
+{
+  slot->is_ready = false;
+  if (slot->ready_previous != NULL) {
+    slot->ready_previous->ready_next = slot->ready_next;
+  } else {
+    queue->ready_first = slot->ready_next;
+  }
+  if (slot->ready_next != NULL) {
+    slot->ready_next->ready_previous = slot->ready_previous;
+  } else {
+    queue->ready_last = slot->ready_previous;
+  }
+  __atomic_store_n(&queue->ready, queue->ready - 1, __ATOMIC_RELAXED);
+}
+
+void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
+{
+  tffi_queue *queue = slot->queue;
+  completion->next = NULL;
+  pthread_mutex_lock(&queue->lock);
+  if (!queue->is_open) {
+    const bool free_it = completion->done && end_slot(slot);
+    if (completion->done) {
+      unlock_and_drop_reference(queue);
+    } else {
+      pthread_mutex_unlock(&queue->lock);
+    }
+    if (free_it) {
+      recycle(slot);
+    }
+    tffi_completion_free(completion);
+    return;
+  }
+  if (slot->last != NULL) {
+    slot->last->next = completion;
+  } else {
+    slot->first = completion;
+  }
+  slot->last = completion;
+  slot->done = completion->done;
+
+  const uint32_t slot_sleepers = slot->sleepers;
+  bool wake_queue = false;
+  if (slot_sleepers == 0) {
+    if (!slot->is_ready) {
+      link_ready(queue, slot);
+    }
+    wake_queue = queue->sleepers > 0;
+    if (queue->fd >= 0 && !queue->fd_is_set) {
+      /* Under the lock, because the descriptor closes with the queue. It cannot block: the counter is 0. */
+      queue->fd_is_set = eventfd_write(queue->fd, 1) == 0;
+    }
+  }
+  pthread_mutex_unlock(&queue->lock);
+  /* After unlocking, or the woken thread would at once sleep on the lock; neither condition is ever destroyed. */
+  if (slot_sleepers == 1) {
+    pthread_cond_signal(&slot->arrived);
+  } else if (slot_sleepers > 1) {
+    pthread_cond_broadcast(&slot->arrived);
+  } else if (wake_queue) {
+    pthread_cond_signal(&queue->arrived);
+  }
+}
+
+/* Under the queue's lock: detaches the slot's list and says whether the inference is over with it. */
+static bool detach(tffi_queue *queue, tffi_slot *slot, tffi_completion **first, tffi_completion **last)
+{
+  *first = slot->first;
+  *last = slot->last;
+  slot->first = slot->last = NULL;
+  if (slot->is_ready) {
+    unlink_ready(queue, slot);
+  }
+  return slot->done;
+}
+
+/* Under the queue's lock. The references of inferences that are over go here too; Python's keeps the queue. */
+static tffi_completion *take_ready(tffi_queue *queue)
+{
+  tffi_completion *list = NULL;
+  tffi_completion **end = &list;
+  while (queue->ready_first != NULL) {
+    tffi_slot *slot = queue->ready_first;
+    tffi_completion *first = NULL;
+    tffi_completion *last = NULL;
+    const bool over = detach(queue, slot, &first, &last);
+    *end = first;
+    end = &last->next;
+    if (over) {
+      queue->references -= 1;
+      if (end_slot(slot)) {
+        recycle(slot);
+      }
+    }
+  }
+  if (queue->fd_is_set) {
+    eventfd_t ignored;
+    (void)eventfd_read(queue->fd, &ignored);
+    queue->fd_is_set = false;
+  }
+  return list;
+}
+
+/* Sleeps until signalled or, where there is one, until the deadline; false: the deadline has passed. */
+static bool sleep_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *deadline)
+{
+  if (deadline == NULL) {
+    pthread_cond_wait(cond, lock);
+    return true;
+  }
+  return pthread_cond_timedwait(cond, lock, deadline) != ETIMEDOUT;
+}
+
+tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion **completions)
+{
+  struct timespec at = {0, 0};
+  const struct timespec *deadline = NULL;
+  *completions = NULL;
+  pthread_mutex_lock(&queue->lock);
+  const uint32_t wakes = queue->wakes;
+  bool in_time = timeout_ns != 0;
+  if (timeout_ns > 0 && queue->ready_first == NULL) {
+    at = tffi_deadline(timeout_ns);
+    deadline = &at;
+  }
+  while (queue->ready_first == NULL && queue->wakes == wakes && in_time) {
+    queue->sleepers += 1;
+    in_time = sleep_until(&queue->arrived, &queue->lock, deadline);
+    queue->sleepers -= 1;
+  }
+  tffi_wait result = TFFI_WAIT_READY;
+  if (queue->ready_first != NULL) {
+    *completions = take_ready(queue);
+  } else {
+    result = queue->wakes != wakes ? TFFI_WAIT_WOKEN : TFFI_WAIT_TIMEOUT;
+  }
+  pthread_mutex_unlock(&queue->lock);
+  return result;
+}
+
+tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completion **completions)
+{
+  struct timespec at = {0, 0};
+  const struct timespec *deadline = NULL;
+  tffi_queue *queue = NULL;
+  *completions = NULL;
+  tffi_slot *slot = lock_slot(token, &queue);
+  if (slot == NULL) {
+    return TFFI_WAIT_GONE;
+  }
+  const uint32_t wakes = queue->wakes;
+  bool in_time = timeout_ns != 0;
+  if (timeout_ns > 0 && slot->first == NULL) {
+    at = tffi_deadline(timeout_ns);
+    deadline = &at;
+  }
+  while (slot->token == token && slot->first == NULL && queue->wakes == wakes && in_time) {
+    slot->sleepers += 1;
+    in_time = sleep_until(&slot->arrived, &queue->lock, deadline);
+    slot->sleepers -= 1;
+  }
+  if (slot->token != token) {
+    /* Another thread took the last completion meanwhile. */
+    const bool free_it = slot->sleepers == 0;
+    pthread_mutex_unlock(&queue->lock);
+    if (free_it) {
+      recycle(slot);
+    }
+    return TFFI_WAIT_GONE;
+  }
+  if (slot->first == NULL) {
+    const tffi_wait result = queue->wakes != wakes ? TFFI_WAIT_WOKEN : TFFI_WAIT_TIMEOUT;
+    pthread_mutex_unlock(&queue->lock);
+    return result;
+  }
+  tffi_completion *last = NULL;
+  if (detach(queue, slot, completions, &last)) {
+    const bool free_it = end_slot(slot);
+    unlock_and_drop_reference(queue);
+    if (free_it) {
+      recycle(slot);
+    }
+  } else {
+    pthread_mutex_unlock(&queue->lock);
+  }
+  return TFFI_WAIT_READY;
+}
+
+void tffi_queue_release(tffi_queue *queue)
+{
+  pthread_mutex_lock(&queue->lock);
+  tffi_completion *list = take_ready(queue);
+  queue->is_open = false;
+  queue->wakes += 1;
+  unlock_and_drop_reference(queue);
+  while (list != NULL) {
+    tffi_completion *next = list->next;
+    tffi_completion_free(list);
+    list = next;
+  }
+}
+
+const uint32_t *tffi_queue_ready(const tffi_queue *queue)
+{
+  return &queue->ready;
+}
+
+int tffi_queue_fd(tffi_queue *queue)
+{
+  pthread_mutex_lock(&queue->lock);
+  if (queue->fd < 0) {
+    queue->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (queue->fd >= 0 && queue->ready_first != NULL) {
+      queue->fd_is_set = eventfd_write(queue->fd, 1) == 0;
+    }
+  }
+  const int fd = queue->fd;
+  pthread_mutex_unlock(&queue->lock);
+  return fd;
+}
+
+void tffi_queue_wake(tffi_queue *queue)
+{
+  pthread_mutex_lock(&queue->lock);
+  queue->wakes += 1;
+  pthread_cond_broadcast(&queue->arrived);
+  const uint32_t chunks = __atomic_load_n(&store.chunk_count, __ATOMIC_ACQUIRE);
+  for (uint32_t i = 0; i < chunks * SLOTS_PER_CHUNK; i++) {
+    tffi_slot *slot = &store.chunks[i / SLOTS_PER_CHUNK][i % SLOTS_PER_CHUNK];
+    if (__atomic_load_n(&slot->queue, __ATOMIC_RELAXED) == queue && slot->sleepers > 0) {
+      pthread_cond_broadcast(&slot->arrived);
+    }
+  }
+  pthread_mutex_unlock(&queue->lock);
+}
