@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: ``tritonffi get-server``, ``tritonffi where``; also ``python -m tritonffi``."""
+# ruff: noqa: T201  a command line prints
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+import sys
+from typing import TYPE_CHECKING
+
+from tritonffi import _fetch, _library, _native
+from tritonffi._errors import TritonError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.command == "get-server":
+            _get_server(options.dir, options.wheel, quiet=options.quiet)
+        else:
+            _where(options.library)
+    except (_fetch.FetchError, TritonError, OSError) as error:
+        sys.stdout.flush()
+        print(f"tritonffi: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130  # what a shell reports for a command that SIGINT ended
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tritonffi", description="Triton Inference Server inside a Python process."
+    )
+    parser.add_argument("--version", action="version", version=f"tritonffi {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    get = commands.add_parser(
+        "get-server",
+        help=f"get a Triton server, out of the {_fetch.PACKAGE} {_fetch.VERSION} wheel",
+        description=f"Download the {_fetch.PACKAGE} {_fetch.VERSION} wheel with pip (its settings "
+        "hold: index, proxy, cache), check its hash and unpack the Triton server in it. Where that "
+        "is done already, only say where the server is.",
+    )
+    get.add_argument("--dir", metavar="DIR", help="the folder to make, not that of the user's data")
+    get.add_argument("--wheel", metavar="FILE", help="use this wheel file, download nothing")
+    get.add_argument("--quiet", action="store_true", help="show no progress")
+    where = commands.add_parser(
+        "where",
+        help="say which libtritonserver is used, why, and whether it loads",
+        description="Look for libtritonserver as the package does, load it, and say what is where.",
+    )
+    where.add_argument("--library", metavar="PATH", help="look here, as library=PATH does")
+    return parser
+
+
+def _get_server(directory: str | None, wheel: str | None, *, quiet: bool) -> None:
+    folder = _fetch.get_server(directory, wheel, quiet=quiet)
+    print(f"The Triton server is in {folder}")
+    if directory is not None and folder != _fetch.default_directory():
+        print(f"To use it, set TRITONFFI_LIBRARY={folder}")
+
+
+def _where(library: str | None) -> None:
+    version = _fetch.glibc_version()
+    glibc = f"glibc {version[0]}.{version[1]}" if version else "no glibc"
+    print(f"tritonffi {_version()} in {_native.__file__}")
+    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {glibc}")
+    found = _library.find(library)
+    for place in found.passed:
+        print(f"nothing in {place.name}: {place.outcome}")
+    print(f"found by {found.origin}: {found.library}")
+    for name in ("backends", "caches", "repoagents", "stubs"):
+        print(f"  {name}: {getattr(found, name) or 'none'}")
+    loaded = _library.load(library)
+    major, minor = loaded.api_version
+    print(f"loaded {loaded.path}, API version {major}.{minor}")
+
+
+def _version() -> str:
+    return importlib.metadata.version("tritonffi")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+How C is called: errors, texts, out-parameters, messages, scoped handles, calls that take long.
+
+Everything here is about the calling convention that the C functions share. Two small C types that
+only travel between calls live here too: messages (JSON) and parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
+
+from tritonffi._errors import InvalidArgumentError, TritonError, error_from_code
+from tritonffi._native import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+# A value of cffi. Whatever takes one comes from `lib`, so nothing more needs to be known of it.
+CData: TypeAlias = object
+CFunction: TypeAlias = "Callable[..., CData]"
+
+JSON: TypeAlias = Union["dict[str, JSON]", "list[JSON]", str, int, float, bool, None]
+
+ParameterValue: TypeAlias = str | bytes | bool | int | float
+
+T = TypeVar("T")
+
+
+def take_error(error: CData, context: str = "") -> TritonError:
+    """
+    Turn an error object into an exception, and delete it.
+
+    Args:
+        error: An error object that this process owns; not NULL.
+        context: What was being done; it goes in front of Triton's words.
+    """
+    code: int = lib.TRITONSERVER_ErrorCode(error)
+    message = string(lib.TRITONSERVER_ErrorMessage(error))
+    lib.TRITONSERVER_ErrorDelete(error)
+    exception = error_from_code(code, message)
+    if context:
+        exception.args = (f"{context}: {exception}",)
+    return exception
+
+
+def check(error: CData, context: str = "") -> None:
+    """
+    Raise what a C function returned, unless that is NULL, which means success.
+
+    Args:
+        error: The function's result; it is deleted here.
+        context: What was being done; it goes in front of Triton's words.
+
+    Raises:
+        TritonError: The class that belongs to the error's code.
+    """
+    if error:
+        raise take_error(error, context)
+
+
+def string(pointer: CData) -> str:
+    """Copy a C string; NULL is empty, and bytes that are not UTF-8 are shown as escapes."""
+    text: bytes = ffi.string(pointer) if pointer else b""
+    return text.decode("utf-8", "backslashreplace")
+
+
+def encode(text: str, what: str) -> bytes:
+    """
+    Make a C string of a str.
+
+    C would read past neither: a NUL inside ends the text, and other types have no text.
+
+    Raises:
+        TypeError: It is not a str. The message names `what`.
+        ValueError: It contains NUL, or cannot be UTF-8.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
+    if "\0" in text:
+        raise ValueError(f"{what} must not contain NUL: {text!r}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} cannot be written as UTF-8: {text!r}") from error
+
+
+def encode_path(path: str | os.PathLike[str], what: str) -> bytes:
+    """
+    Make a C string of a path, in the encoding of the file system.
+
+    Raises:
+        TypeError: It is neither a str nor a path. The message names `what`.
+        ValueError: It contains NUL.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{what} must be a str or a path, not {type(path).__name__}")
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise ValueError(f"{what} must not contain NUL: {os.fspath(path)!r}")
+    return encoded
+
+
+def out_int(ctype: str, function: CFunction, *arguments: CData, context: str = "") -> int:
+    """Call a function whose last parameter points at an integer to fill in."""
+    slot = ffi.new(f"{ctype} *")
+    check(function(*arguments, slot), context)
+    return int(slot[0])
+
+
+def out_bool(function: CFunction, *arguments: CData, context: str = "") -> bool:
+    """Call a function whose last parameter points at a bool to fill in."""
+    return bool(out_int("bool", function, *arguments, context=context))
+
+
+def out_text(function: CFunction, *arguments: CData, context: str = "") -> str:
+    """Call a function whose last parameter points at a string to fill in, and copy it."""
+    slot = ffi.new("const char **")
+    check(function(*arguments, slot), context)
+    return string(slot[0])
+
+
+def json_of(function: CFunction, *arguments: CData, context: str = "") -> JSON:
+    """Call a function whose last parameter points at a message to fill in, and read its JSON."""
+    message = ffi.new("struct TRITONSERVER_Message **")
+    check(function(*arguments, message), context)
+    try:
+        base = ffi.new("const char **")
+        size = ffi.new("size_t *")
+        check(lib.TRITONSERVER_MessageSerializeToJson(message[0], base, size), context)
+        value: JSON = json.loads(ffi.buffer(base[0], size[0])[:])
+        return value
+    finally:
+        check(lib.TRITONSERVER_MessageDelete(message[0]), context)
+
+
+def json_object(function: CFunction, *arguments: CData, context: str = "") -> dict[str, JSON]:
+    """Do as `json_of`, where the JSON is an object."""
+    value = json_of(function, *arguments, context=context)
+    if not isinstance(value, dict):
+        raise TypeError(f"{context or 'Triton'}: expected a JSON object, got {value!r}")
+    return value
+
+
+def json_list(function: CFunction, *arguments: CData, context: str = "") -> list[JSON]:
+    """Do as `json_of`, where the JSON is an array."""
+    value = json_of(function, *arguments, context=context)
+    if not isinstance(value, list):
+        raise TypeError(f"{context or 'Triton'}: expected a JSON array, got {value!r}")
+    return value
+
+
+@contextmanager
+def owned(
+    ctype: str, new: CFunction, delete: CFunction, *arguments: CData, context: str = ""
+) -> Iterator[CData]:
+    """
+    Make a handle for the length of a `with` block.
+
+    Args:
+        ctype: The handle's type, such as ``struct TRITONSERVER_ServerOptions *``.
+        new: Makes it; its first parameter points at the handle.
+        delete: Takes it back.
+        arguments: What `new` takes after the handle.
+        context: What is being done, for errors.
+    """
+    slot = ffi.new(f"{ctype} *")
+    check(new(slot, *arguments), context)
+    try:
+        yield slot[0]
+    finally:
+        check(delete(slot[0]), context)
+
+
+@contextmanager
+def parameters(values: Mapping[str, ParameterValue], what: str) -> Iterator[tuple[CData, int]]:
+    """
+    Make an array of parameters for the length of a `with` block.
+
+    Args:
+        values: By name. A bool stays a bool, integers have 64 bits, bytes are not copied.
+        what: What the parameters are for, such as "model 'x'".
+
+    Yields:
+        The array and how many there are, as two arguments for a C function.
+    """
+    with ExitStack() as stack:
+        made = []
+        for name, value in values.items():
+            pointer = _parameter(name, value, what)
+            stack.callback(lib.TRITONSERVER_ParameterDelete, pointer)
+            made.append(pointer)
+        yield ffi.new("const struct TRITONSERVER_Parameter *[]", made), len(made)
+
+
+def _parameter(name: str, value: ParameterValue, what: str) -> CData:
+    c_name = encode(name, f"{what}: the name of a parameter")
+    what = f"{what}: parameter {name!r}"
+    if isinstance(value, bytes):
+        # from_buffer and not a copy: `values` keeps the bytes alive for as long as this is used.
+        made = lib.TRITONSERVER_ParameterBytesNew(c_name, ffi.from_buffer(value), len(value))
+    elif isinstance(value, str):
+        made = _new_parameter(c_name, "STRING", ffi.new("char[]", encode(value, what)))
+    elif isinstance(value, bool):
+        made = _new_parameter(c_name, "BOOL", ffi.new("bool *", value))
+    elif isinstance(value, int):
+        try:
+            number = ffi.new("int64_t *", value)
+        except OverflowError:
+            raise InvalidArgumentError(f"{what} does not fit into 64 bits: {value}") from None
+        made = _new_parameter(c_name, "INT", number)
+    elif isinstance(value, float):
+        made = _new_parameter(c_name, "DOUBLE", ffi.new("double *", value))
+    else:
+        kind = type(value).__name__
+        raise TypeError(f"{what} must be a str, bytes, bool, int or float, not {kind}")
+    if not made:
+        raise InvalidArgumentError(f"{what} is refused by Triton: {value!r}")
+    return made
+
+
+def _new_parameter(name: bytes, kind: str, value: CData) -> CData:
+    ctype = getattr(lib, f"TRITONSERVER_PARAMETER_{kind}")
+    made: CData = lib.TRITONSERVER_ParameterNew(name, ctype, value)
+    return made
+
+
+def interruptible(
+    call: Callable[[], T],
+    what: str,
+    *,
+    timeout: float | None = None,
+    abandoned: Callable[[T], None] | None = None,
+) -> T:
+    """
+    Make a call that blocks in C for long, so that Ctrl-C and `timeout` can end the waiting.
+
+    A signal is only looked at between two steps of Python, and C takes one step. So the call runs
+    on a thread of its own and the caller waits for that, which Python can interrupt. Without a
+    timeout that matters only on the main thread; others make the call themselves.
+
+    Args:
+        call: Makes the call. It goes on to its end when the caller has left.
+        what: What it does, such as "loading model 'x'".
+        timeout: Seconds.
+        abandoned: Gets the result if the caller has left before; runs on the call's thread.
+
+    Raises:
+        TimeoutError: The call was not over after `timeout` seconds.
+    """
+    if timeout is None and threading.current_thread() is not threading.main_thread():
+        return call()
+    errand = _Errand(call, abandoned)
+    thread = threading.Thread(target=errand.run, name=f"tritonffi: {what}", daemon=True)
+    limit = None if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+    try:
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is going down and starts no threads any more
+            return call()
+        errand.over.wait(limit)
+    except BaseException:
+        errand.leave()
+        raise
+    if timeout is not None and not errand.over.is_set():
+        errand.leave()
+        raise TimeoutError(f"{what} is not over after {timeout:g} seconds")
+    return errand.result()
+
+
+class _Errand(Generic[T]):
+    """A call on another thread. Either its caller gets the outcome, or `abandoned` does."""
+
+    def __init__(self, call: Callable[[], T], abandoned: Callable[[T], None] | None) -> None:
+        self.over = threading.Event()
+        self._call = call
+        self._abandoned = abandoned
+        self._lock = threading.Lock()
+        self._left = False
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Make the call, on its thread."""
+        try:
+            self._results.append(self._call())
+        except BaseException as error:  # noqa: BLE001 (it is raised where the caller waits)
+            self._error = error
+        with self._lock:
+            self.over.set()
+            left = self._left
+        if left:
+            self._abandon()
+
+    def leave(self) -> None:
+        """Have the caller wait no longer: the outcome, there already or to come, is not his."""
+        with self._lock:
+            self._left = True
+            over = self.over.is_set()
+        if over:
+            self._abandon()
+
+    def result(self) -> T:
+        """Give the caller the outcome."""
+        if self._error is not None:
+            raise self._error
+        return self._results.pop()
+
+    def _abandon(self) -> None:
+        if self._results and self._abandoned is not None:
+            self._abandoned(self._results.pop())

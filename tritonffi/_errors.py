@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The exceptions, one for each error code of the C API.
+
+::
+
+    Exception
+      TritonError                  what Triton or tritonffi refuses; `code` is the C code
+        UnknownError
+        InternalError              also a RuntimeError
+        NotFoundError              also a LookupError
+        InvalidArgumentError       also a ValueError
+        UnavailableError
+        UnsupportedError           also a NotImplementedError
+        AlreadyExistsError
+        CancelledError
+        ClosedError                ours: used after close, or in a forked child
+        LibraryNotFoundError       ours, also an ImportError: no libtritonserver to load
+
+A new code of the C API is one class here, with its code in the decorator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from tritonffi._native import lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class TritonError(Exception):
+    """What Triton or tritonffi refuses; the base of all exceptions here."""
+
+    code: int = lib.TRITONSERVER_ERROR_UNKNOWN
+
+
+_by_code: dict[int, type[TritonError]] = {}
+_Class = TypeVar("_Class", bound=type[TritonError])
+
+
+def _for_code(code: int) -> Callable[[_Class], _Class]:
+    """Make a class the one that is raised for a C code."""
+
+    def register(cls: _Class) -> _Class:
+        if code in _by_code:
+            msg = f"{cls.__name__} and {_by_code[code].__name__} both claim error code {code}"
+            raise AssertionError(msg)
+        cls.code = code
+        _by_code[code] = cls
+        return cls
+
+    return register
+
+
+@_for_code(lib.TRITONSERVER_ERROR_UNKNOWN)
+class UnknownError(TritonError):
+    """An error of no particular kind."""
+
+
+@_for_code(lib.TRITONSERVER_ERROR_INTERNAL)
+class InternalError(TritonError, RuntimeError):
+    """Something went wrong inside Triton, a backend or a model."""
+
+
+@_for_code(lib.TRITONSERVER_ERROR_NOT_FOUND)
+class NotFoundError(TritonError, LookupError):
+    """There is no model, version, repository or parameter of that name."""
+
+
+@_for_code(lib.TRITONSERVER_ERROR_INVALID_ARG)
+class InvalidArgumentError(TritonError, ValueError):
+    """An argument, an input or a configuration does not fit."""
+
+
+@_for_code(lib.TRITONSERVER_ERROR_UNAVAILABLE)
+class UnavailableError(TritonError):
+    """The server or model cannot do this now: it is loading, stopping, or its queue is full."""
+
+
+@_for_code(lib.TRITONSERVER_ERROR_UNSUPPORTED)
+class UnsupportedError(TritonError, NotImplementedError):
+    """This library, model or mode has no such function."""
+
+
+@_for_code(lib.TRITONSERVER_ERROR_ALREADY_EXISTS)
+class AlreadyExistsError(TritonError):
+    """What should be made is there already."""
+
+
+@_for_code(lib.TRITONSERVER_ERROR_CANCELLED)
+class CancelledError(TritonError):
+    """The inference was cancelled."""
+
+
+class ClosedError(TritonError):
+    """The server, model or inference was closed, or belongs to the parent of this process."""
+
+    code = lib.TRITONSERVER_ERROR_UNAVAILABLE
+
+
+class LibraryNotFoundError(TritonError, ImportError):
+    """No libtritonserver could be loaded; the message lists every place looked at."""
+
+    code = lib.TRITONSERVER_ERROR_NOT_FOUND
+
+
+def error_from_code(code: int, message: str) -> TritonError:
+    """Make the exception for a C code; a code of a newer library becomes an UnknownError."""
+    cls = _by_code.get(code, UnknownError)
+    # Queues cancel without a word, and an exception without one helps nobody.
+    error = cls(message or (cls.__doc__ or "").rstrip("."))
+    error.code = code
+    return error

