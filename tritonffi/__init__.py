@@ -1,4 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton Inference Server inside a Python process."""
 
+from tritonffi._completion import Inference
+from tritonffi._enums import (
+    InstanceGroupKind,
+    LogFormat,
+    ModelBatchFlag,
+    ModelControlMode,
+    ModelTxnPropertyFlag,
+    RateLimitMode,
+)
+from tritonffi._errors import (
+    AlreadyExistsError,
+    CancelledError,
+    ClosedError,
+    InternalError,
+    InvalidArgumentError,
+    LibraryNotFoundError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+    UnknownError,
+    UnsupportedError,
+)
+from tritonffi._model import Model
+from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
+from tritonffi._request import Request
+from tritonffi._response import Response
+from tritonffi._server import ModelStatus, Server
+
+__all__ = [
+    "AlreadyExistsError",
+    "CancelledError",
+    "ClosedError",
+    "Inference",
+    "InstanceGroupKind",
+    "InternalError",
+    "InvalidArgumentError",
+    "LibraryNotFoundError",
+    "LogFormat",
+    "Model",
+    "ModelBatchFlag",
+    "ModelControlMode",
+    "ModelLoadDeviceLimit",
+    "ModelStatus",
+    "ModelTxnPropertyFlag",
+    "NotFoundError",
+    "RateLimitMode",
+    "RateLimiterResource",
+    "Request",
+    "Response",
+    "Server",
+    "ServerOptions",
+    "TritonError",
+    "UnavailableError",
+    "UnknownError",
+    "UnsupportedError",
+    "__version__",
+]
+
 __version__ = "0.1.0"

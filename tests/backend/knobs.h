@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What a test can ask of the test backend. The knobs are parameters of the model's configuration;
+ * a parameter of a request with the same name goes first.
+ *
+ *   mode           echo (default) | error | no_output
+ *   count          responses per request, 1 by default; anything else is for decoupled models. An
+ *                  INT32 input named COUNT says the same. An output named INDEX (INT32, [1]) is the
+ *                  number of the response
+ *   final          last (default): the last response is the final one
+ *                  bare: a flag without a response follows it
+ *   error_at       the number of the response that is an error instead; the others come as usual
+ *   error_code     of these errors: UNKNOWN, INTERNAL (default), ..., as in TRITONSERVER_ERROR_*
+ *   error_text     of these errors
+ *   order          final_first (default): the final response, then the release of the request
+ *                  release_first: the other way round
+ *   thread         true: a thread of its own serves the request, so the instance takes others
+ *   hold           start: the request stops at the gate (gate.h) before anything else
+ *                  response: it stops before response number hold_at, 0 by default
+ *                  between: it stops between final response and release, in either order
+ *   ignore_cancel  true: a cancelled request is served; by default it ends with CANCELLED
+ *   report         true: what the request says of itself comes back as parameters of the response:
+ *                  id, correlation_id, flags, timeout_us
+ *
+ * Of the model only: init_error is the text with which it fails to load; init_hold and
+ * finalize_hold (true) stop at the gate while it loads and unloads.
+ */
+
+#ifndef TFFITEST_KNOBS_H
+#define TFFITEST_KNOBS_H
+
+#include "tritonbackend.h"
+
+typedef struct TRITONSERVER_Error Error;
+
+enum { TEXT_SIZE = 256 };
+enum mode { MODE_ECHO, MODE_ERROR, MODE_NO_OUTPUT };
+enum hold { HOLD_NONE, HOLD_START, HOLD_RESPONSE, HOLD_BETWEEN };
+
+struct knobs {
+  enum mode mode;
+  enum hold hold;
+  TRITONSERVER_Error_Code error_code;
+  int count;
+  int error_at;
+  int hold_at;
+  bool final_is_bare;
+  bool release_first;
+  bool in_thread;
+  bool ignore_cancel;
+  bool report;
+  bool init_hold;
+  bool finalize_hold;
+  char init_error[TEXT_SIZE];
+  char error_text[TEXT_SIZE];
+};
+
+#define TRY(call)                                                                                  \
+  do {                                                                                             \
+    Error *try_error = (call);                                                                     \
+    if (try_error != NULL)                                                                         \
+      return try_error;                                                                            \
+  } while (0)
+
+/* Sets the knobs to their defaults, then to what the serialised configuration of the model says. */
+Error *knobs_of_model(struct knobs *knobs, const char *config);
+
+/* Sets those knobs that the request has a parameter for, and `count` by its input COUNT. */
+Error *knobs_of_request(struct knobs *knobs, struct TRITONBACKEND_Request *request);
+
+#endif

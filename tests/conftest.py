@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real server for every test, and a check after each that nothing of it stayed behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import _backend
+from tritonffi import LibraryNotFoundError, Server, _library
+from tritonffi._fetch import get_server
+from tritonffi._native import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tritonffi import Model
+
+COUNTED = ("buffers", "inferences", "completions", "queues", "functions", "batches")
+
+
+def counters() -> dict[str, int]:
+    """What is alive in C, as `tffi_counters_read` counts it."""
+    read = ffi.new("tffi_counters *")
+    lib.tffi_counters_read(read)
+    return {name: getattr(read, name) for name in COUNTED}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Buffers, inferences, completions and threads are after the test what they were before."""
+    # Servers that live longer than the test are made first, or they would count as left behind.
+    for name in ("server", "gate"):
+        if name in request.fixturenames:
+            request.getfixturevalue(name)
+    gc.collect()
+    before = counters()
+    threads = set(threading.enumerate())
+    yield
+    gc.collect()
+    after = counters()
+    assert after == before
+    assert [thread.name for thread in threading.enumerate() if thread not in threads] == []
+
+
+@pytest.fixture(scope="session")
+def library() -> _library.Library:
+    """The real libtritonserver; where there is none, it is fetched by the code users run."""
+    try:
+        return _library.load()
+    except LibraryNotFoundError:
+        if any(name in os.environ for name in ("TRITONFFI_LIBRARY", "TRITON_ROOT")):
+            raise
+        get_server()
+        return _library.load()
+
+
+@pytest.fixture(scope="session")
+def backend(library: _library.Library, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test backend, built against the library; the path of its shared object."""
+    return _backend.build(tmp_path_factory.mktemp("backends"), library.path)
+
+
+@pytest.fixture(scope="session")
+def backend_directory(backend: Path) -> Path:
+    """The directory that has the test backend."""
+    return backend.parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository: the models of tests/models and one echo model for each data type."""
+    folder = tmp_path_factory.mktemp("repository") / "models"
+    shutil.copytree(Path(__file__).parent / "models", folder)
+    _backend.write_dtype_models(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(repository: Path, backend_directory: Path) -> Iterator[Server]:
+    """A server over that repository, for all tests that do not need one of their own."""
+    with Server(repository, backend_directory=backend_directory, server_id="shared") as running:
+        yield running
+
+
+@pytest.fixture
+def echo(server: Server) -> Model:
+    """A model that returns its FP32 input INPUT0 of shape [-1] as OUTPUT0."""
+    return server.model("echo")
+
+
+@pytest.fixture(scope="session")
+def _gate(backend: Path) -> _backend.Gate:
+    return _backend.Gate(backend)
+
+
+@pytest.fixture
+def gate(_gate: _backend.Gate) -> Iterator[_backend.Gate]:
+    """The gate at which requests with the parameter `hold` stop; open again after the test."""
+    _gate.reset()
+    yield _gate
+    _gate.reset()

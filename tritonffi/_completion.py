@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inferences in flight, and the queue through which their completions come back.
+
+The way of the data, as Python sees it (``csrc/tritonffi.h`` tells the C side):
+
+1. ``_request`` describes the call in C structs over pinned memory and submits it. The `Inference`
+   is in the queue's ``in_flight`` table before that, and holds the pins.
+2. Triton's threads do the work. They push completions in C and never wait for Python.
+3. Whoever wants a result waits in C, without the GIL, for completions of that inference alone.
+4. Completions come out as a C list. Each is delivered to its inference through the table, read
+   into plain data (`_response.read`) and freed.
+5. The last one is marked ``done``: Triton is through with the request. Only then are the pins
+   dropped, on the Python thread that read it, and the inference leaves the table.
+
+Inferences that the caller has dropped stay in the table until their completion has been taken;
+each submit, result and close takes what is ready (`CompletionQueue.drain`), so they do not pile up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
+from tritonffi._native import ffi, lib
+from tritonffi._response import Response, read
+
+if TYPE_CHECKING:
+    from tritonffi._native import CData
+
+# Python runs signal handlers on the main thread, between two of its own steps. So that Ctrl-C works
+# there, the main thread waits in C in slices of this length; other threads sleep until woken.
+_SLICE_NS = 100_000_000
+_FOREVER_NS = -1
+_GLANCE_NS = 1_000_000
+# A wait longer than this (292 years) does not fit into 64 bits of nanoseconds.
+_LONGEST_S = 9e9
+
+_READY = lib.TFFI_WAIT_READY
+_TIMEOUT = lib.TFFI_WAIT_TIMEOUT
+_GONE = lib.TFFI_WAIT_GONE
+
+
+def _slice(deadline: float | None) -> int:
+    """How long to wait in C now, in nanoseconds; 0 where the deadline has passed."""
+    if deadline is None:
+        if threading.get_ident() == threading.main_thread().ident:
+            return _SLICE_NS
+        return _FOREVER_NS
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return 0
+    nanoseconds = int(min(left, _LONGEST_S) * 1e9) + 1
+    if threading.get_ident() == threading.main_thread().ident:
+        return min(nanoseconds, _SLICE_NS)
+    return nanoseconds
+
+
+class CompletionQueue:
+    """Where the completions of a group of inferences arrive.
+
+    Attributes:
+        native: The ``tffi_queue *``; one reference to it is this object's.
+        in_flight: Every inference that is submitted and not over, by key.
+        next_key: Makes the key of the next one. Keys are never used again.
+        is_given_up: Whether the server stopped waiting for what is still in flight.
+    """
+
+    __slots__ = ("_is_closed", "_ready", "in_flight", "is_given_up", "native", "next_key")
+
+    def __init__(self) -> None:
+        self.native = lib.tffi_queue_new()
+        if self.native == ffi.NULL:
+            raise MemoryError("no memory for a completion queue")
+        self._ready = lib.tffi_queue_ready(self.native)
+        self.in_flight: dict[int, Inference] = {}
+        self.next_key = itertools.count(1).__next__
+        self.is_given_up = False
+        self._is_closed = False
+
+    def drain(self) -> None:
+        """Deliver what is ready and not waited for, without waiting."""
+        if self._ready[0]:
+            self._collect(lib.tffi_queue_wait, self.native, 0)
+
+    def wait(self, inference: Inference, deadline: float | None) -> bool:
+        """Wait until something came for the inference.
+
+        Args:
+            inference: One of this queue's.
+            deadline: On the clock of ``time.monotonic``; None is no deadline.
+
+        Returns:
+            False when the deadline passed first.
+        """
+        token = inference.token
+        while not inference.is_over:
+            if self.is_given_up:
+                raise ClosedError(f"model {inference.model_name!r}: the server was closed meanwhile")
+            timeout_ns = _slice(deadline)
+            result = self._collect(lib.tffi_inference_wait, token, timeout_ns)
+            if result == _READY:
+                return True
+            if result == _TIMEOUT and timeout_ns == 0:
+                return False
+            if result == _GONE and not inference.is_over:
+                # Another thread has taken the completions and is about to deliver them: it needs
+                # the GIL for that.
+                time.sleep(0)
+        return True
+
+    def settle(self, deadline: float) -> bool:
+        """Wait until nothing is in flight; False when the deadline passed first."""
+        while self.in_flight:
+            for inference in list(self.in_flight.values()):
+                if inference.token:
+                    if not self.wait(inference, deadline):
+                        return False
+                else:
+                    # Another thread is about to submit it, or was interrupted right after.
+                    if time.monotonic() >= deadline:
+                        return False
+                    self._collect(lib.tffi_queue_wait, self.native, _GLANCE_NS)
+        return True
+
+    def give_up(self) -> None:
+        """Make everyone who waits here, now or later, raise ClosedError."""
+        self.is_given_up = True
+        lib.tffi_queue_wake(self.native)
+
+    def close(self) -> None:
+        """Let go of the C queue; its memory lives on, so a late caller does no harm."""
+        if not self._is_closed:
+            self._is_closed = True
+            lib.tffi_queue_release(self.native)
+
+    def _collect(self, wait: CData, whose: CData, timeout_ns: int) -> int:
+        """Call one of the two C waits and deliver what it took.
+
+        What was taken stands in `out` and is delivered in ``finally``: a signal handler that
+        raises as soon as the call returns must not lose it.
+        """
+        out = ffi.new("tffi_completion **")
+        try:
+            result: int = wait(whose, timeout_ns, out)
+        finally:
+            completion = out[0]
+            while completion:
+                following = completion.next
+                inference = self.in_flight.get(completion.key)
+                try:
+                    if inference is not None:
+                        inference.deliver(completion)
+                finally:
+                    lib.tffi_completion_free(completion)
+                completion = following
+        return result
+
+
+class Inference:
+    """A submitted request: ask it for the result, wait for it, or cancel it.
+
+    An inference that is dropped goes on; its inputs stay pinned and its result is discarded.
+    Methods may be called from any thread.
+
+    Attributes:
+        model_name: The model that was asked.
+        request_id: The id given with the request.
+        is_over: Whether the last response is there and Triton is through with the inputs.
+        token: The C handle; harmless when it is stale.
+
+    C: ``TRITONSERVER_ServerInferAsync``
+    """
+
+    __slots__ = (
+        "_deadline",
+        "_outcomes",
+        "_pins",
+        "_queue",
+        "_timeout",
+        "is_over",
+        "key",
+        "model_name",
+        "request_id",
+        "token",
+    )
+
+    def __init__(
+        self, queue: CompletionQueue, model_name: str, request_id: str, timeout: float | None
+    ) -> None:
+        self.model_name = model_name
+        self.request_id = request_id
+        self.is_over = False
+        self.token = 0
+        self.key = 0
+        self._queue = queue
+        self._pins: object = None
+        self._outcomes: list[Response | TritonError] = []
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+
+    def enter(self, pins: object) -> None:
+        """Stand in the table of inferences in flight, holding the pins; before the submission."""
+        self._pins = pins
+        self.key = key = self._queue.next_key()
+        self._queue.in_flight[key] = self
+
+    def leave(self) -> None:
+        """Be over: Triton has given the inputs back, or never took them."""
+        self._pins = None
+        self.is_over = True
+        self._queue.in_flight.pop(self.key, None)
+
+    def deliver(self, completion: CData) -> None:
+        """Take a completion of this inference: read the response, note the end."""
+        try:
+            if completion.has_response:
+                self._outcomes.append(read(completion, self.model_name, self.request_id))
+        finally:
+            if completion.done:
+                self.leave()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over.
+
+        Args:
+            timeout: Seconds; None waits for as long as it takes, or until the request's own
+                ``timeout`` is up.
+
+        Returns:
+            Whether it is over.
+
+        Raises:
+            TimeoutError: The request's own ``timeout`` is up; it has been cancelled.
+            ClosedError: The server was closed and gave up waiting for the model.
+        """
+        if self.is_over:
+            return True
+        limit = None if timeout is None else time.monotonic() + timeout
+        deadline = self._deadline
+        if limit is not None and (deadline is None or limit < deadline):
+            deadline = limit
+        while not self.is_over:
+            if not self._queue.wait(self, deadline):
+                if self._deadline is not None and time.monotonic() >= self._deadline:
+                    self.cancel()
+                    raise TimeoutError(
+                        f"model {self.model_name!r}: no result within {self._timeout:g} seconds; "
+                        "the request was cancelled"
+                    )
+                return False
+        return True
+
+    def result(self, timeout: float | None = None) -> Response:
+        """Wait for the response and return it; again and again, if called again.
+
+        Args:
+            timeout: Seconds to wait; None: as long as it takes. When they are up the inference
+                goes on, and may be asked again. (The ``timeout`` given with the request is
+                another one: it cancels.)
+
+        Raises:
+            TritonError: The inference failed; the class says how. CancelledError: it was cancelled.
+            TimeoutError: The time is up.
+            InvalidArgumentError: A decoupled model sent no response, or several.
+        """
+        if not self.is_over and not self.wait(timeout):
+            raise TimeoutError(
+                f"model {self.model_name!r}: no result within {timeout:g} seconds; it goes on"
+            )
+        outcomes = self._outcomes
+        if len(outcomes) != 1:
+            raise InvalidArgumentError(
+                f"model {self.model_name!r}: sent {len(outcomes)} responses where one was expected"
+            )
+        outcome = outcomes[0]
+        if isinstance(outcome, TritonError):
+            raise outcome
+        return outcome
+
+    def done(self) -> bool:
+        """Return whether `result` would return or raise at once."""
+        if not self.is_over:
+            self._queue.wait(self, time.monotonic())
+        return self.is_over
+
+    def cancel(self) -> bool:
+        """Ask Triton to give the inference up.
+
+        Queues and models look at this when they can; some run to their end all the same. The
+        result is then a CancelledError, or the response after all.
+
+        Returns:
+            False: it is over already.
+
+        C: ``TRITONSERVER_InferenceRequestCancel``
+        """
+        return bool(lib.tffi_inference_cancel(self.token))
+
+    def is_cancelled(self) -> bool:
+        """Return whether `cancel` was called while it was in flight.
+
+        C: ``TRITONSERVER_InferenceRequestIsCancelled``
+        """
+        return bool(lib.tffi_inference_is_cancelled(self.token))
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else "in flight"
+        return f"<Inference of {self.model_name!r}, {state}>"

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a TRITONSERVER_Server: start, use, close; and what servers of one process share.
+
+Three things about Triton shape this file (``docs/reliability.md`` has the whole list):
+
+- A stop counts whole seconds where models still unload, so models are unloaded first.
+- Deleting one server resets memory pools that all servers of the process use, so a stopped server
+  is deleted when the last one has stopped.
+- A stop that failed must not be followed by a delete, which would free the server under its users.
+  Such a server stays behind, and the error says so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from tritonffi import _log
+from tritonffi._call import check, interruptible, json_list, json_object, owned
+from tritonffi._completion import CompletionQueue
+from tritonffi._enums import ModelControlMode
+from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
+from tritonffi._library import Library, assemble_backends
+from tritonffi._native import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tritonffi._call import JSON
+    from tritonffi._functions import FunctionModel
+    from tritonffi._native import CData
+    from tritonffi._options import ServerOptions
+
+logger = logging.getLogger("tritonffi")
+
+# States of the model index in which a model still keeps the server busy.
+_ALIVE = ("READY", "LOADING", "UNLOADING")
+# What callables that still run get before their batches are abandoned at close.
+_GRACE_S = 0.1
+# A model is called unloaded a moment before Triton's own thread is through with the server's maps.
+_SETTLE_S = 0.005
+_POLL_S = 0.001
+_EXIT_TIMEOUT_S = 2.0
+
+
+class Lifecycle:
+    """A server's C handle and all that lives and dies with it.
+
+    Attributes:
+        native: The ``TRITONSERVER_Server *``; None: it takes no calls (any more).
+        queue: Where completions of its inferences arrive.
+        options: As the user gave them.
+        repository: A private model repository, for models that are loaded from a config alone.
+        functions: Python callables that are loaded as models, by name.
+        epoch: Counts loads and unloads, so that what is known of a model is known to be fresh.
+    """
+
+    def __init__(self, options: ServerOptions, library: Library) -> None:
+        self.native: CData = None
+        self.queue = CompletionQueue()
+        self.options = options
+        self.functions: dict[str, FunctionModel] = {}
+        self.epoch = 0
+        self.name = options.server_id
+        self._library = library
+        self._folder = Path(tempfile.mkdtemp(prefix="tritonffi-"))
+        self.repository = self._folder / "models"
+        self._handle: CData = None
+        self._pid = os.getpid()
+        self._closing = threading.RLock()
+        self._users = 0
+        self._users_changed = threading.Condition()
+        self._refusal = "has not been started"
+
+    def start(self, timeout: float | None) -> None:
+        """Make the server and load its startup models.
+
+        Args:
+            timeout: Seconds; when they are up, the start goes on in the background and is undone.
+
+        C: ``TRITONSERVER_ServerNew``
+        """
+        try:
+            options = self._resolve()
+            mark = _log.capture.mark()
+            try:
+                handle = interruptible(
+                    lambda: _new_server(options),
+                    f"starting server {self.name!r}",
+                    timeout=timeout,
+                    abandoned=_undo,
+                )
+            except TritonError as error:
+                _log.add_log(error, _log.capture.since(mark))
+                raise
+        except BaseException:
+            self.queue.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        _log.capture.forward()
+        self._handle = self.native = handle
+        process.add(self)
+
+    def _resolve(self) -> ServerOptions:
+        """The options as Triton gets them: private folders added, defaults that depend filled in."""
+        options = self.options
+        self.repository.mkdir()
+        repositories = options.paths("model_repository")
+        for path in repositories:
+            if "://" not in path and not os.path.isdir(path):
+                raise InvalidArgumentError(f"model repository {path!r} is not a folder")
+        changes: dict[str, object] = {
+            "model_repository": (*repositories, str(self.repository)),
+            "backend_directory": str(
+                assemble_backends(
+                    self._folder / "backends", self._library, options.paths("backend_directory")
+                )
+            ),
+        }
+        if options.model_control_mode is not ModelControlMode.EXPLICIT:
+            changes["startup_models"] = ()
+        if options.cache_directory is None and self._library.caches is not None:
+            changes["cache_directory"] = self._library.caches
+        if options.repo_agent_directory is None and self._library.repoagents is not None:
+            changes["repo_agent_directory"] = self._library.repoagents
+        if options.log_file is None:
+            changes["log_file"] = _log.capture.path()
+        if options.gpu_metrics is None:
+            # Asking for GPU metrics where no driver is prints to stderr.
+            changes["gpu_metrics"] = os.path.exists("/dev/nvidiactl")
+        return dataclasses.replace(options, **changes)  # type: ignore[arg-type]
+
+    def refusal(self) -> ClosedError:
+        """Return why the server takes no calls."""
+        if os.getpid() != self._pid:
+            return ClosedError(
+                f"server {self.name!r} belongs to process {self._pid}; a forked child cannot use "
+                "it: start one in the child, or use the 'spawn' method of multiprocessing"
+            )
+        return ClosedError(f"server {self.name!r} {self._refusal}")
+
+    @contextmanager
+    def use(self) -> Iterator[CData]:
+        """Hold the open server's handle: it is not deleted meanwhile."""
+        with self._users_changed:
+            handle = self.native
+            if handle is None:
+                raise self.refusal()
+            self._users += 1
+        try:
+            yield handle
+        finally:
+            with self._users_changed:
+                self._users -= 1
+                self._users_changed.notify_all()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no calls any more."""
+        return self.native is None
+
+    def forked(self) -> None:
+        """Be of no use in a forked child: Triton's threads are not there."""
+        self.native = None
+        self._closing = threading.RLock()
+        self._users_changed = threading.Condition()
+
+    def index(self, handle: CData) -> list[dict[str, str]]:
+        """Read the model index.
+
+        C: ``TRITONSERVER_ServerModelIndex``
+        """
+        entries = json_list(
+            lib.TRITONSERVER_ServerModelIndex, handle, 0, context=f"server {self.name!r}"
+        )
+        return cast("list[dict[str, str]]", entries)
+
+    def wait_unloaded(self, handle: CData, names: set[str] | None, deadline: float) -> bool:
+        """Wait until the index shows models as unloaded.
+
+        Args:
+            handle: The server's.
+            names: Of the models; None is all of them.
+            deadline: On the clock of ``time.monotonic``.
+
+        Returns:
+            False when the deadline passed first.
+        """
+        while any(
+            entry.get("state") in _ALIVE and (names is None or entry["name"] in names)
+            for entry in self.index(handle)
+        ):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def close(self, timeout: float | None = None) -> None:
+        """Refuse new work, cancel and drain what is in flight, unload, stop.
+
+        Args:
+            timeout: Seconds for all of it; None is the server's ``exit_timeout``.
+
+        Raises:
+            TritonError: Triton could not stop. The server is left behind, and is not deleted.
+            TimeoutError: The stop goes on in the background.
+        """
+        if os.getpid() != self._pid:
+            return
+        limit = self.options.exit_timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        with self._closing:
+            handle = self._handle
+            if handle is None:
+                return
+            self._refusal = "is closed"
+            self.native = None
+            self._drain(deadline)
+            if self.options.model_control_mode is ModelControlMode.EXPLICIT:
+                with suppress(TritonError):
+                    self._unload_all(handle, deadline)
+            seconds = max(1, round(deadline - time.monotonic()))
+            interruptible(
+                lambda: self._stop(handle, seconds),
+                f"stopping server {self.name!r}",
+                timeout=None if timeout is None else seconds + 1.0,
+            )
+            self._handle = None
+            for function in self.functions.values():
+                function.close()
+            self.functions.clear()
+            self.queue.close()
+            process.remove(self, handle, self._folder)
+
+    def _drain(self, deadline: float) -> None:
+        for inference in list(self.queue.in_flight.values()):
+            inference.cancel()
+        if not self.queue.settle(min(deadline, time.monotonic() + _GRACE_S)):
+            for function in list(self.functions.values()):
+                function.abandon()
+            if not self.queue.settle(deadline):
+                self.queue.give_up()
+        with self._users_changed:
+            self._users_changed.wait_for(
+                lambda: self._users == 0, max(0.0, deadline - time.monotonic())
+            )
+
+    def _unload_all(self, handle: CData, deadline: float) -> None:
+        loaded = {entry["name"] for entry in self.index(handle) if entry.get("state") in _ALIVE}
+        # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
+        for name in sorted(loaded, key=lambda name: (not self._is_ensemble(handle, name), name)):
+            with suppress(TritonError):
+                check(lib.TRITONSERVER_ServerUnloadModel(handle, name.encode()), f"model {name!r}")
+        self.wait_unloaded(handle, None, deadline)
+
+    def _is_ensemble(self, handle: CData, name: str) -> bool:
+        try:
+            config = json_object(
+                lib.TRITONSERVER_ServerModelConfig, handle, name.encode(), -1, 1, context=name
+            )
+        except TritonError:
+            return False
+        return config.get("platform") == "ensemble"
+
+    def _stop(self, handle: CData, seconds: int) -> None:
+        mark = _log.capture.mark()
+        try:
+            check(
+                lib.TRITONSERVER_ServerSetExitTimeout(handle, seconds), f"server {self.name!r}"
+            )
+            check(lib.TRITONSERVER_ServerStop(handle), f"server {self.name!r}: it did not stop")
+        except TritonError as error:
+            _log.add_log(error, _log.capture.since(mark))
+            raise
+
+
+def _new_server(options: ServerOptions) -> CData:
+    with owned(
+        "struct TRITONSERVER_ServerOptions *",
+        lib.TRITONSERVER_ServerOptionsNew,
+        lib.TRITONSERVER_ServerOptionsDelete,
+    ) as native:
+        options.apply(native)
+        server = ffi.new("struct TRITONSERVER_Server **")
+        check(lib.TRITONSERVER_ServerNew(server, native), f"server {options.server_id!r}")
+        return server[0]
+
+
+def _undo(handle: CData) -> None:
+    """Stop a server whose starter has left. It is deleted with the others."""
+    if not lib.TRITONSERVER_ServerStop(handle):
+        process.remove(None, handle, None)
+
+
+class _Process:
+    """What the servers of this process share: when they may be deleted, its exit, its forks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+        self._stopped: list[tuple[CData, Path | None]] = []
+
+    def add(self, server: Lifecycle) -> None:
+        """Note a server that has started."""
+        with self._lock:
+            self._running.add(server)
+
+    def remove(self, server: Lifecycle | None, handle: CData, folder: Path | None) -> None:
+        """Note that a server has stopped; delete it, and those before, if it was the last."""
+        with self._lock:
+            if server is not None:
+                self._running.discard(server)
+            self._stopped.append((handle, folder))
+            if self._running:
+                return
+            stopped, self._stopped = self._stopped, []
+        time.sleep(_SETTLE_S)
+        for handle, folder in stopped:
+            error = lib.TRITONSERVER_ServerDelete(handle)
+            if error:
+                lib.TRITONSERVER_ErrorDelete(error)
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        _log.capture.forward()
+
+    def exit(self) -> None:
+        """Close what is open when the interpreter goes, quietly and not for long."""
+        for server in list(self._running):
+            try:
+                server.close(timeout=_EXIT_TIMEOUT_S)
+            except Exception as error:  # noqa: BLE001 (nobody is left to catch it)
+                logger.debug("server %r did not close at exit: %s", server.name, error)
+
+    def forked(self) -> None:
+        """In a forked child: no server is of use, and none may be stopped or deleted."""
+        self._lock = threading.Lock()
+        for server in list(self._running):
+            server.forked()
+        self._running = weakref.WeakSet()
+        self._stopped = []
+
+
+process = _Process()
+atexit.register(process.exit)
+os.register_at_fork(after_in_child=process.forked)

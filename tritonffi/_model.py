@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of a server: what it is, and inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tritonffi._call import check, encode, json_object, out_bool
+from tritonffi._completion import Inference
+from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
+from tritonffi._errors import InvalidArgumentError
+from tritonffi._native import ffi, lib
+from tritonffi._request import Request, Template
+from tritonffi._spec import ModelSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tritonffi._call import JSON, CFunction
+    from tritonffi._lifecycle import Lifecycle
+    from tritonffi._request import Inputs, RequestKeywords
+    from tritonffi._response import Response
+    from tritonffi._server import Server
+
+_LATEST = -1
+
+
+class Model:
+    """A model of a running server, by name and version. `Server.model` makes it.
+
+    All of the inference methods take the same request: the inputs (a mapping of input name to
+    array, or a `Request`), and the keywords that `Request` has as attributes.
+
+    Methods may be called from any thread. The object holds no model in Triton: it may outlive a
+    reload, an unload and the server, whose methods then say so.
+
+    Attributes:
+        server: The server.
+        name: The model's name.
+        version: -1 is the latest, whichever that is when a request is made.
+    """
+
+    def __init__(self, server: Server, lifecycle: Lifecycle, name: str, version: int) -> None:
+        """Leave this to `Server.model`."""
+        self.server = server
+        self.name = name
+        self.version = version
+        self._lifecycle = lifecycle
+        self._native_name = encode(name, "a model name")
+        self._spec: ModelSpec | None = None
+        self._epoch = -1
+        self._templates: dict[tuple[str, ...], list[Template]] = {}
+
+    def __repr__(self) -> str:
+        version = "latest" if self.version == _LATEST else self.version
+        return f"<Model {self.name!r}, version {version}>"
+
+    def metadata(self) -> dict[str, JSON]:
+        """Return the model's name, versions, platform, inputs and outputs.
+
+        C: ``TRITONSERVER_ServerModelMetadata``
+        """
+        return self._json(lib.TRITONSERVER_ServerModelMetadata)
+
+    def config(self) -> dict[str, JSON]:
+        """Return the model's whole configuration, as Triton completed it.
+
+        C: ``TRITONSERVER_ServerModelConfig``
+        """
+        return self._json(lib.TRITONSERVER_ServerModelConfig, 1)
+
+    def statistics(self) -> dict[str, JSON]:
+        """Return Triton's counts of this model: requests, executions, times in nanoseconds.
+
+        C: ``TRITONSERVER_ServerModelStatistics``
+        """
+        return self._json(lib.TRITONSERVER_ServerModelStatistics)
+
+    def is_ready(self) -> bool:
+        """Return whether the model takes requests; False also where there is no such model.
+
+        C: ``TRITONSERVER_ServerModelIsReady``
+        """
+        with self._lifecycle.use() as server:
+            return out_bool(
+                lib.TRITONSERVER_ServerModelIsReady,
+                server,
+                self._native_name,
+                self.version,
+                context=f"model {self.name!r}",
+            )
+
+    def batch_properties(self) -> ModelBatchFlag:
+        """Return whether the first axis of the inputs is a batch.
+
+        C: ``TRITONSERVER_ServerModelBatchProperties``
+        """
+        return ModelBatchFlag(self._flags(lib.TRITONSERVER_ServerModelBatchProperties))
+
+    def transaction_properties(self) -> ModelTxnPropertyFlag:
+        """Return whether a request has one response, or any number of them (decoupled).
+
+        C: ``TRITONSERVER_ServerModelTransactionProperties``
+        """
+        return ModelTxnPropertyFlag(self._flags(lib.TRITONSERVER_ServerModelTransactionProperties))
+
+    def infer(self, inputs: Inputs | Request, **keywords: Unpack[RequestKeywords]) -> Response:
+        """Run one inference and wait for it.
+
+        Args:
+            inputs: Arrays by input name, or a `Request`.
+            keywords: See `Request`.
+
+        Returns:
+            The outputs by name; each array owns its memory.
+
+        Raises:
+            InvalidArgumentError: The inputs do not fit the model; nothing was submitted.
+            TypeError: An input is nothing that an array can be made of.
+            TritonError: Triton refused the request, or the model failed.
+            TimeoutError: ``timeout`` is up; the request was cancelled.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        inference = self.submit(inputs, **keywords)
+        try:
+            return inference.result()
+        except BaseException:
+            # Ctrl-C, above all. Without effect where the inference is over.
+            if not inference.is_over:
+                inference.cancel()
+            raise
+
+    def submit(self, inputs: Inputs | Request, **keywords: Unpack[RequestKeywords]) -> Inference:
+        """Start one inference and return at once.
+
+        The inputs' memory is Triton's to read until the inference is over: do not write to the
+        arrays before.
+
+        Args:
+            inputs: Arrays by input name, or a `Request`.
+            keywords: See `Request`.
+
+        Returns:
+            What to ask for the result.
+
+        Raises:
+            InvalidArgumentError: The inputs do not fit the model; nothing was submitted.
+            TypeError: An input is nothing that an array can be made of.
+            TritonError: Triton refused the request.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        request = None
+        if isinstance(inputs, Request):
+            if keywords:
+                raise TypeError(f"a Request says all: no further {', '.join(keywords)}")
+            request, inputs = inputs, inputs.inputs
+        elif keywords:
+            request = Request(inputs, **keywords)
+        lifecycle = self._lifecycle
+        lifecycle.queue.drain()
+        spec = self._spec
+        if spec is None or self._epoch != lifecycle.epoch:
+            spec = self._refresh()
+        try:
+            return self._submit(spec, inputs, request)
+        except InvalidArgumentError:
+            # The model may have been reloaded behind our back (control mode POLL, another handle
+            # on the repository): only what fails against fresh metadata is the caller's fault.
+            fresh = self._refresh()
+            if fresh == spec:
+                raise
+            return self._submit(fresh, inputs, request)
+
+    def _submit(self, spec: ModelSpec, inputs: Inputs, request: Request | None) -> Inference:
+        if type(inputs) is not dict and not isinstance(inputs, Mapping):
+            kind = type(inputs).__name__
+            message = f"model {self.name!r}: inputs must be a mapping of names to arrays, not {kind}"
+            raise TypeError(message)
+        names = tuple(inputs)
+        # Popping makes the template this call's own; it goes back when the call is through.
+        templates = self._templates.get(names)
+        try:
+            template = templates.pop()  # type: ignore[union-attr]
+        except (AttributeError, IndexError):
+            template = Template(spec, self.version, names)
+            templates = self._templates.setdefault(names, [])
+        if request is None:
+            inference = Inference(self._lifecycle.queue, self.name, "", None)
+        else:
+            inference = Inference(
+                self._lifecycle.queue, self.name, request.request_id, request.timeout
+            )
+        template.submit(self._lifecycle, inference, spec, inputs, request)
+        templates.append(template)  # type: ignore[union-attr]
+        return inference
+
+    def _refresh(self) -> ModelSpec:
+        """Read what the model takes and gives, and forget what was made from it before."""
+        epoch = self._lifecycle.epoch
+        spec = ModelSpec.from_json(self.metadata(), self.config())
+        if spec != self._spec:
+            self._templates = {}
+            self._spec = spec
+        self._epoch = epoch
+        return self._spec
+
+    def _json(self, function: CFunction, *arguments: int) -> dict[str, JSON]:
+        with self._lifecycle.use() as server:
+            return json_object(
+                function,
+                server,
+                self._native_name,
+                self.version,
+                *arguments,
+                context=f"model {self.name!r}",
+            )
+
+    def _flags(self, function: CFunction) -> int:
+        flags = ffi.new("uint32_t *")
+        unused = ffi.new("void **")
+        with self._lifecycle.use() as server:
+            error = function(server, self._native_name, self.version, flags, unused)
+            check(error, f"model {self.name!r}")
+        return int(flags[0])

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server options: one row per setter of the C API.
+
+A row is a dataclass field whose metadata names the C setter and how a Python value becomes the
+arguments of its calls. Nothing about an option stands anywhere else, so a new one is one row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from tritonffi._call import check, encode, encode_path
+from tritonffi._enums import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
+from tritonffi._native import lib
+
+if TYPE_CHECKING:
+    from enum import IntEnum
+
+Path: TypeAlias = "str | os.PathLike[str]"
+#: What one call of a setter gets after the options object.
+Arguments: TypeAlias = "tuple[object, ...]"
+#: Turns the value of a field into the calls of its setter: none, one or several.
+Convert: TypeAlias = "Callable[[object, str], Iterator[Arguments]]"
+
+T = TypeVar("T")
+E = TypeVar("E", bound="IntEnum")
+
+_UINT_MAX = 2**32 - 1
+_UINT64_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class RateLimiterResource:
+    """A resource that model instances ask for before they run.
+
+    Args:
+        name: The name that model configs use.
+        count: How many of it there are.
+        device: The device it belongs to; -1 is every device.
+
+    C: ``TRITONSERVER_ServerOptionsAddRateLimiterResource``
+    """
+
+    name: str
+    count: int
+    device: int = -1
+
+
+@dataclass(frozen=True)
+class ModelLoadDeviceLimit:
+    """How much of a device's memory may be in use when a model is loaded.
+
+    Args:
+        kind: The kind of device; Triton knows GPU limits only.
+        device: The device's number.
+        fraction: Between 0 and 1.
+
+    C: ``TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit``
+    """
+
+    kind: InstanceGroupKind
+    device: int
+    fraction: float
+
+
+def _wrong(what: str, expected: str, value: object) -> TypeError:
+    return TypeError(f"{what} must be {expected}, not {type(value).__name__}: {value!r}")
+
+
+def _text_of(value: object, what: str) -> bytes:
+    if not isinstance(value, str):
+        raise _wrong(what, "a str", value)
+    return encode(value, what)
+
+
+def _path_of(value: object, what: str) -> bytes:
+    if not isinstance(value, (str, os.PathLike)):
+        raise _wrong(what, "a path", value)
+    return encode_path(value, what)
+
+
+def _int_of(value: object, what: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong(what, "an int", value)
+    if not low <= value <= high:
+        message = f"{what} must be between {low} and {high}, not {value}"
+        raise ValueError(message)
+    return value
+
+
+def _float_of(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _wrong(what, "a number", value)
+    if not math.isfinite(value) or value < 0:
+        message = f"{what} must be finite and not negative, not {value}"
+        raise ValueError(message)
+    return float(value)
+
+
+def _mapping_of(value: object, what: str) -> Mapping[object, object]:
+    if not isinstance(value, Mapping):
+        raise _wrong(what, "a mapping", value)
+    return value
+
+
+def _items_of(value: object, what: str) -> Sequence[object]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise _wrong(what, "a sequence", value)
+    return value
+
+
+def _text(value: object, what: str) -> Iterator[Arguments]:
+    yield (_text_of(value, what),)
+
+
+def _text_unless_empty(value: object, what: str) -> Iterator[Arguments]:
+    if value != "":
+        yield from _text(value, what)
+
+
+def _path_unless_none(value: object, what: str) -> Iterator[Arguments]:
+    if value is not None:
+        yield (_path_of(value, what),)
+
+
+def _paths(value: object, what: str) -> Iterator[Arguments]:
+    items = [value] if isinstance(value, (str, os.PathLike)) else _items_of(value, what)
+    for item in items:
+        yield (_path_of(item, what),)
+
+
+def _texts(value: object, what: str) -> Iterator[Arguments]:
+    for item in _items_of(value, what):
+        yield (_text_of(item, what),)
+
+
+def _flag(value: object, what: str) -> Iterator[Arguments]:
+    if not isinstance(value, bool):
+        raise _wrong(what, "a bool", value)
+    yield (value,)
+
+
+def _flag_unless_none(value: object, what: str) -> Iterator[Arguments]:
+    if value is not None:
+        yield from _flag(value, what)
+
+
+def _uint(value: object, what: str) -> Iterator[Arguments]:
+    yield (_int_of(value, what, 0, _UINT_MAX),)
+
+
+def _uint64(value: object, what: str) -> Iterator[Arguments]:
+    yield (_int_of(value, what, 0, _UINT64_MAX),)
+
+
+def _uint64_unless_zero(value: object, what: str) -> Iterator[Arguments]:
+    if _int_of(value, what, 0, _UINT64_MAX):
+        yield (value,)
+
+
+def _real(value: object, what: str) -> Iterator[Arguments]:
+    yield (_float_of(value, what),)
+
+
+def _whole_seconds(value: object, what: str) -> Iterator[Arguments]:
+    yield (min(math.ceil(_float_of(value, what)), _UINT_MAX),)
+
+
+def _milliseconds(value: object, what: str) -> Iterator[Arguments]:
+    yield (max(1, round(_float_of(value, what) * 1000)),)
+
+
+def _choice(kind: type[E]) -> Convert:
+    def convert(value: object, what: str) -> Iterator[Arguments]:
+        if not isinstance(value, kind):
+            raise _wrong(what, f"a {kind.__name__}", value)
+        yield (int(value),)
+
+    return convert
+
+
+def _sizes_by_device(value: object, what: str) -> Iterator[Arguments]:
+    for device, size in _mapping_of(value, what).items():
+        yield (
+            _int_of(device, f"{what}: a device", 0, 2**31 - 1),
+            _int_of(size, f"{what}[{device}]", 0, _UINT64_MAX),
+        )
+
+
+def _json_by_name(value: object, what: str) -> Iterator[Arguments]:
+    for name, settings in _mapping_of(value, what).items():
+        text = json.dumps(dict(_mapping_of(settings, f"{what}[{name!r}]")))
+        yield (_text_of(name, what), encode(text, what))
+
+
+def _settings_by_name(value: object, what: str) -> Iterator[Arguments]:
+    for name, settings in _mapping_of(value, what).items():
+        for key, setting in _mapping_of(settings, f"{what}[{name!r}]").items():
+            where = f"{what}[{name!r}][{key!r}]"
+            if isinstance(setting, bool):
+                text = str(setting).lower()
+            elif isinstance(setting, (int, float)):
+                text = str(setting)
+            else:
+                text = _text_of(setting, where).decode()
+            yield (_text_of(name, what), _text_of(key, where), encode(text, where))
+
+
+def _resources(value: object, what: str) -> Iterator[Arguments]:
+    for item in _items_of(value, what):
+        if not isinstance(item, RateLimiterResource):
+            raise _wrong(what, "a sequence of RateLimiterResource", item)
+        yield (
+            _text_of(item.name, f"{what}: name"),
+            _int_of(item.count, f"{what}: count", 0, 2**31 - 1),
+            _int_of(item.device, f"{what}: device", -1, 2**31 - 1),
+        )
+
+
+def _device_limits(value: object, what: str) -> Iterator[Arguments]:
+    for item in _items_of(value, what):
+        if not isinstance(item, ModelLoadDeviceLimit):
+            raise _wrong(what, "a sequence of ModelLoadDeviceLimit", item)
+        fraction = _float_of(item.fraction, f"{what}: fraction")
+        if fraction > 1:
+            message = f"{what}: fraction must be between 0 and 1, not {fraction}"
+            raise ValueError(message)
+        device = _int_of(item.device, f"{what}: device", 0, 2**31 - 1)
+        yield (int(InstanceGroupKind(item.kind)), device, fraction)
+
+
+def _row(default: T, setter: str, convert: Convert) -> T:
+    """A field: its default, the setter's name behind ``TRITONSERVER_``, and how to call it."""
+    metadata = {"setter": "TRITONSERVER_" + setter, "convert": convert}
+    field: T
+    if isinstance(default, Mapping):
+        field = dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    else:
+        field = dataclasses.field(default=default, metadata=metadata)
+    return field
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What a server is started with. Every field has a default that works.
+
+    Where the default is not Triton's own, that is because Triton's would surprise in a library:
+    models can be loaded and unloaded at any time (``EXPLICIT`` with startup models ``*``), model
+    configs are completed where a backend can, and metrics are polled every tenth of a second,
+    because the exit of the process waits for half of that interval.
+
+    Attributes:
+        model_repository: A folder of models, or several. None at all: only models that are loaded
+            from a config or a Python callable.
+        server_id: The name of the server, seen in its metadata and logs.
+        model_control_mode: ``EXPLICIT`` (load and unload), ``NONE`` or ``POLL``. In the last two,
+            ``close`` takes a second longer.
+        startup_models: Names to load at the start in ``EXPLICIT`` mode; ``*`` is all.
+        strict_model_config: True: models must come with a complete config.
+        model_config_name: Name of the config variant to use from each model's ``configs`` folder.
+        rate_limiter_mode: Whether resources limit which instances run.
+        rate_limiter_resources: What there is of each resource.
+        pinned_memory_pool_byte_size: Bytes; shared by all servers of the process, the first wins.
+        cuda_memory_pool_byte_size: Bytes by GPU; shared in the same way.
+        cuda_virtual_address_size: Bytes by GPU for growable sequence state.
+        response_cache_byte_size: Bytes of the local response cache; 0 is none. Triton calls this
+            way deprecated: use ``cache_config``.
+        cache_config: Settings by cache name, ``{"local": {"size": 1 << 20}}``. One cache a process.
+        cache_directory: Where caches are; None: beside the library.
+        min_supported_compute_capability: The least that a GPU must have.
+        exit_on_error: True: a model that does not load at the start fails the start.
+        strict_readiness: True: the server is ready when every model is.
+        exit_timeout: Seconds that a stop waits for models to unload; whole seconds, rounded up.
+        buffer_manager_thread_count: Threads that copy inputs; above 0 works once a process.
+        model_load_thread_count: Models that load at the same time.
+        model_load_retry_count: How often a failed load is tried again.
+        model_namespacing: True: repositories may hold models of the same name.
+        enable_peer_access: Whether GPUs may read each other's memory.
+        log_file: A file for Triton's log; None: it goes to the ``logging`` module. Log settings
+            belong to the process: the last server started wins.
+        log_info: Whether INFO lines are logged.
+        log_warn: Whether WARNING lines are logged.
+        log_error: Whether ERROR lines are logged.
+        log_format: How the lines of ``log_file`` look.
+        log_verbose: Level of verbosity; 0 is none.
+        metrics: Whether metrics are collected.
+        gpu_metrics: Whether GPU metrics are; None: where the machine has an NVIDIA GPU.
+        cpu_metrics: Whether CPU metrics are.
+        metrics_interval: Seconds between two polls of GPU and CPU metrics.
+        backend_directory: A folder of backends, or several, beside the library's own.
+        repo_agent_directory: Where repository agents are.
+        model_load_device_limits: Memory limits for loads.
+        backend_config: Settings by backend name; the name ``""`` is for all.
+        host_policy: Settings (``numa-node``, ``cpu-cores``) by policy name.
+        metrics_config: Settings by metric name; the name ``""`` is for all.
+
+    C: ``TRITONSERVER_ServerOptionsNew`` and its setters, one for each attribute.
+    """
+
+    model_repository: Path | Sequence[Path] = _row(
+        (), "ServerOptionsSetModelRepositoryPath", _paths
+    )
+    server_id: str = _row("triton", "ServerOptionsSetServerId", _text)
+    model_control_mode: ModelControlMode = _row(
+        ModelControlMode.EXPLICIT, "ServerOptionsSetModelControlMode", _choice(ModelControlMode)
+    )
+    startup_models: Sequence[str] = _row(("*",), "ServerOptionsSetStartupModel", _texts)
+    strict_model_config: bool = _row(False, "ServerOptionsSetStrictModelConfig", _flag)
+    model_config_name: str = _row("", "ServerOptionsSetModelConfigName", _text_unless_empty)
+    rate_limiter_mode: RateLimitMode = _row(
+        RateLimitMode.OFF, "ServerOptionsSetRateLimiterMode", _choice(RateLimitMode)
+    )
+    rate_limiter_resources: Sequence[RateLimiterResource] = _row(
+        (), "ServerOptionsAddRateLimiterResource", _resources
+    )
+    pinned_memory_pool_byte_size: int = _row(
+        1 << 28, "ServerOptionsSetPinnedMemoryPoolByteSize", _uint64
+    )
+    cuda_memory_pool_byte_size: Mapping[int, int] = _row(
+        {}, "ServerOptionsSetCudaMemoryPoolByteSize", _sizes_by_device
+    )
+    cuda_virtual_address_size: Mapping[int, int] = _row(
+        {}, "ServerOptionsSetCudaVirtualAddressSize", _sizes_by_device
+    )
+    response_cache_byte_size: int = _row(
+        0, "ServerOptionsSetResponseCacheByteSize", _uint64_unless_zero
+    )
+    cache_config: Mapping[str, Mapping[str, object]] = _row(
+        {}, "ServerOptionsSetCacheConfig", _json_by_name
+    )
+    cache_directory: Path | None = _row(None, "ServerOptionsSetCacheDirectory", _path_unless_none)
+    min_supported_compute_capability: float = _row(
+        6.0, "ServerOptionsSetMinSupportedComputeCapability", _real
+    )
+    exit_on_error: bool = _row(True, "ServerOptionsSetExitOnError", _flag)
+    strict_readiness: bool = _row(True, "ServerOptionsSetStrictReadiness", _flag)
+    exit_timeout: float = _row(30.0, "ServerOptionsSetExitTimeout", _whole_seconds)
+    buffer_manager_thread_count: int = _row(0, "ServerOptionsSetBufferManagerThreadCount", _uint)
+    model_load_thread_count: int = _row(4, "ServerOptionsSetModelLoadThreadCount", _uint)
+    model_load_retry_count: int = _row(0, "ServerOptionsSetModelLoadRetryCount", _uint)
+    model_namespacing: bool = _row(False, "ServerOptionsSetModelNamespacing", _flag)
+    enable_peer_access: bool = _row(True, "ServerOptionsSetEnablePeerAccess", _flag)
+    log_file: Path | None = _row(None, "ServerOptionsSetLogFile", _path_unless_none)
+    log_info: bool = _row(False, "ServerOptionsSetLogInfo", _flag)
+    log_warn: bool = _row(True, "ServerOptionsSetLogWarn", _flag)
+    log_error: bool = _row(True, "ServerOptionsSetLogError", _flag)
+    log_format: LogFormat = _row(
+        LogFormat.DEFAULT, "ServerOptionsSetLogFormat", _choice(LogFormat)
+    )
+    log_verbose: int = _row(0, "ServerOptionsSetLogVerbose", _uint)
+    metrics: bool = _row(True, "ServerOptionsSetMetrics", _flag)
+    gpu_metrics: bool | None = _row(None, "ServerOptionsSetGpuMetrics", _flag_unless_none)
+    cpu_metrics: bool = _row(True, "ServerOptionsSetCpuMetrics", _flag)
+    metrics_interval: float = _row(0.1, "ServerOptionsSetMetricsInterval", _milliseconds)
+    backend_directory: Path | Sequence[Path] = _row((), "ServerOptionsSetBackendDirectory", _paths)
+    repo_agent_directory: Path | None = _row(
+        None, "ServerOptionsSetRepoAgentDirectory", _path_unless_none
+    )
+    model_load_device_limits: Sequence[ModelLoadDeviceLimit] = _row(
+        (), "ServerOptionsSetModelLoadDeviceLimit", _device_limits
+    )
+    backend_config: Mapping[str, Mapping[str, object]] = _row(
+        {}, "ServerOptionsSetBackendConfig", _settings_by_name
+    )
+    host_policy: Mapping[str, Mapping[str, object]] = _row(
+        {}, "ServerOptionsSetHostPolicy", _settings_by_name
+    )
+    metrics_config: Mapping[str, Mapping[str, object]] = _row(
+        {}, "ServerOptionsSetMetricsConfig", _settings_by_name
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses wrong types and values now, before anything has been started."""
+        for _ in self.calls():
+            pass
+
+    def calls(self) -> Iterator[tuple[str, Arguments, str]]:
+        """Every call that these options come to: the C setter, its arguments, what they are."""
+        for field in dataclasses.fields(self):
+            what = f"option {field.name}"
+            for arguments in field.metadata["convert"](getattr(self, field.name), what):
+                yield field.metadata["setter"], arguments, what
+
+    def paths(self, name: str) -> list[str]:
+        """A field that holds a path or several, as a list of absolute paths."""
+        value = getattr(self, name)
+        items = [value] if isinstance(value, (str, os.PathLike)) else value
+        return [os.path.abspath(item) for item in items]
+
+    def apply(self, options: object) -> None:
+        """Sets everything on a ``TRITONSERVER_ServerOptions *``."""
+        for setter, arguments, what in self.calls():
+            check(getattr(lib, setter)(options, *arguments), what)

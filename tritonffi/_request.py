@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests: from a mapping of arrays to the C structs that `tffi_inference_submit` reads.
+
+Second step of the way that ``_completion`` tells. The C structs for one set of input names are made
+once and used again (`Template`), so that a call writes only what changed: addresses, and shapes
+where they differ from the last ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
+
+import numpy as np
+
+from tritonffi._call import encode, take_error
+from tritonffi._enums import DataType, ParameterType, RequestFlag
+from tritonffi._errors import InvalidArgumentError
+from tritonffi._native import ffi, lib
+from tritonffi._tensor import to_tensor
+
+if TYPE_CHECKING:
+    from tritonffi._completion import CompletionQueue, Inference
+    from tritonffi._native import CData
+    from tritonffi._response import ParameterValue
+    from tritonffi._spec import ModelSpec
+
+#: Inputs by name: ndarrays, lists, scalars, DLPack objects, whatever offers an array.
+Inputs: TypeAlias = "Mapping[str, object]"
+
+_INT64 = range(-(2**63), 2**63)
+_UINT64_MAX = 2**64 - 1
+_LONGEST_CORRELATION_ID = 128
+
+
+class RequestKeywords(TypedDict, total=False):
+    """The keywords that go with the inputs; `Request` says what each one means."""
+
+    outputs: Sequence[str]
+    parameters: Mapping[str, ParameterValue]
+    request_id: str
+    priority: int
+    queue_timeout: float | None
+    timeout: float | None
+    correlation_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """Inputs, and what else is said with them.
+
+    Attributes:
+        inputs: Arrays by input name. They are not copied where their memory is what Triton can
+            read, so do not write to them before the result is there.
+        outputs: Names of the outputs wanted; none: all.
+        parameters: What the model gets beside its inputs: str, bool, int (64 bits), float.
+        request_id: Comes back in the response, and stands in Triton's log.
+        priority: 1 is the highest; 0 is the model's default.
+        queue_timeout: Seconds that the request may wait in Triton's queue, where the model allows
+            an own timeout; None: the model's default.
+        timeout: Seconds until TimeoutError is raised and the request is cancelled; None: never.
+        correlation_id: The sequence that the request belongs to, for models with state.
+        sequence_start: Whether it is the first of its sequence.
+        sequence_end: Whether it is the last of its sequence.
+
+    C: ``TRITONSERVER_InferenceRequest`` (made new for every inference)
+    """
+
+    inputs: Inputs
+    outputs: Sequence[str] = ()
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    request_id: str = ""
+    priority: int = 0
+    queue_timeout: float | None = None
+    timeout: float | None = None
+    correlation_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse wrong types and values before anything is made of them."""
+        if isinstance(self.outputs, str) or not isinstance(self.outputs, Sequence):
+            raise TypeError(f"outputs must be a sequence of names, not {self.outputs!r}")
+        if len(set(self.outputs)) != len(self.outputs):
+            raise InvalidArgumentError(f"outputs holds a name twice: {list(self.outputs)!r}")
+        if not isinstance(self.parameters, Mapping):
+            raise TypeError(f"parameters must be a mapping, not {type(self.parameters).__name__}")
+        _whole(self.priority, "priority")
+        for name in ("queue_timeout", "timeout"):
+            seconds = getattr(self, name)
+            if seconds is not None and not _is_duration(seconds):
+                kind = TypeError if not isinstance(seconds, (int, float)) else InvalidArgumentError
+                raise kind(f"{name} must be a number of seconds, not {seconds!r}")
+        if isinstance(self.correlation_id, str):
+            if len(encode(self.correlation_id, "correlation_id")) > _LONGEST_CORRELATION_ID:
+                raise InvalidArgumentError(
+                    f"correlation_id is longer than {_LONGEST_CORRELATION_ID} bytes"
+                )
+        else:
+            _whole(self.correlation_id, "correlation_id")
+        for name in ("sequence_start", "sequence_end"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be a bool, not {getattr(self, name)!r}")
+
+
+def _whole(value: object, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if not 0 <= value <= _UINT64_MAX:
+        raise InvalidArgumentError(f"{what} must be between 0 and 2**64 - 1, not {value}")
+
+
+def _is_duration(seconds: object) -> bool:
+    return (
+        isinstance(seconds, (int, float))
+        and not isinstance(seconds, bool)
+        and seconds >= 0
+        and not math.isnan(seconds)
+    )
+
+
+class Submitter(Protocol):
+    """What a request needs of a server; `_lifecycle` has the one that there is."""
+
+    native: CData
+    queue: CompletionQueue
+
+    def refusal(self) -> Exception:
+        """Return why nothing can be submitted."""
+        ...
+
+
+class Template:
+    """The C structs of requests with the same input names to one model.
+
+    One call uses it at a time; the structs only have to live until `tffi_inference_submit` returns.
+    After an exception it is not to be used again: what went with that request is still written in.
+    """
+
+    __slots__ = ("_datatypes", "_keep", "_request", "_shapes", "_tensors", "_token", "_whats", "names")
+
+    def __init__(self, spec: ModelSpec, version: int, names: tuple[str, ...]) -> None:
+        spec.check_input_names(names)
+        self.names = names
+        self._datatypes = [spec.inputs[name].datatype for name in names]
+        self._whats = [f"model {spec.name!r}, input {name!r}" for name in names]
+        self._shapes: list[tuple[int, ...]] = [()] * len(names)
+        # What the structs point to; the shapes behind the first entries change with the calls.
+        self._keep: list[object] = [None] * len(names)
+        self._tensors = ffi.new("tffi_tensor[]", max(1, len(names)))
+        self._token = ffi.new("uint64_t *")
+        for i, name in enumerate(names):
+            tensor = self._tensors[i]
+            tensor.name = self._text(encode(name, "an input name"))
+            tensor.datatype = int(DataType[self._datatypes[i]])
+            tensor.memory_type = lib.TRITONSERVER_MEMORY_CPU
+        self._request = ffi.new("tffi_request *")
+        self._request.model_name = self._text(encode(spec.name, "a model name"))
+        self._request.model_version = version
+        self._request.inputs = self._tensors
+        self._request.input_count = len(names)
+
+    def _text(self, text: bytes) -> CData:
+        copy = ffi.new("char[]", text)
+        self._keep.append(copy)
+        return copy
+
+    def submit(
+        self,
+        server: Submitter,
+        inference: Inference,
+        spec: ModelSpec,
+        inputs: Inputs,
+        request: Request | None,
+    ) -> None:
+        """Check, describe and submit.
+
+        Args:
+            server: Where to; its queue gets the completions.
+            inference: Takes the pins and the token. If this raises, it is over.
+            spec: What the inputs are checked against.
+            inputs: Exactly the names of this template.
+            request: What else is said; None: nothing.
+        """
+        pins = []
+        tensors = self._tensors
+        shapes = []
+        for i, name in enumerate(self.names):
+            pointer, shape, byte_size = to_tensor(inputs[name], self._datatypes[i], self._whats[i])
+            tensor = tensors[i]
+            tensor.data = pointer
+            tensor.byte_size = byte_size
+            if shape != self._shapes[i]:
+                self._keep[i] = tensor.shape = ffi.new("int64_t[]", shape or (0,))
+                tensor.dim_count = len(shape)
+                self._shapes[i] = shape
+            shapes.append((name, shape))
+            pins.append(pointer)
+        spec.check_shapes(tuple(shapes))
+        native = self._request
+        extra = None if request is None else self._set_extra(spec, request)
+        inference.enter(pins)
+        native.key = inference.key
+        # Looked at only now: whoever closes the server clears this first and then waits for all
+        # that stand in the table.
+        handle = server.native
+        if handle is None:
+            inference.leave()
+            raise server.refusal()
+        # A signal handler may raise as soon as the C call returns. The inference is then in flight
+        # without a token, but its pins are in the table until its completion has come.
+        error = lib.tffi_inference_submit(handle, native, server.queue.native, self._token)
+        if error:
+            inference.leave()
+            raise take_error(error, f"model {spec.name!r}")
+        inference.token = self._token[0]
+        if extra is not None:
+            self._clear_extra()
+
+    def _set_extra(self, spec: ModelSpec, request: Request) -> object:
+        """Write what goes with the inputs; returns what must live until the submission."""
+        native = self._request
+        keep: list[object] = []
+
+        def text(value: str, what: str) -> CData:
+            copy = ffi.new("char[]", encode(value, what))
+            keep.append(copy)
+            return copy
+
+        spec.check_output_names(request.outputs)
+        parameters = _parameters(request.parameters, f"model {spec.name!r}", text)
+        if request.request_id != "":
+            native.request_id = text(request.request_id, "request_id")
+        if isinstance(request.correlation_id, str):
+            native.correlation_text = text(request.correlation_id, "correlation_id")
+        else:
+            native.correlation_id = request.correlation_id
+        native.priority = request.priority
+        if request.queue_timeout is not None:
+            # 0 is Triton's word for "no timeout of its own", so the shortest is a microsecond.
+            native.timeout_us = min(max(1, round(request.queue_timeout * 1e6)), _UINT64_MAX)
+        flags = RequestFlag(0)
+        if request.sequence_start:
+            flags |= RequestFlag.SEQUENCE_START
+        if request.sequence_end:
+            flags |= RequestFlag.SEQUENCE_END
+        native.flags = int(flags)
+        if request.outputs:
+            names = ffi.new(
+                "const char *[]", [text(name, "an output name") for name in request.outputs]
+            )
+            keep.append(names)
+            native.outputs = names
+            native.output_count = len(request.outputs)
+        if parameters:
+            array = ffi.new("tffi_parameter[]", parameters)
+            keep.append(array)
+            native.parameters = array
+            native.parameter_count = len(parameters)
+        return keep
+
+    def _clear_extra(self) -> None:
+        native = self._request
+        native.request_id = native.correlation_text = ffi.NULL
+        native.correlation_id = native.priority = native.timeout_us = native.flags = 0
+        native.output_count = native.parameter_count = 0
+
+
+def _parameters(
+    values: Mapping[str, ParameterValue], what: str, text: object
+) -> list[dict[str, object]]:
+    """Request parameters as initialisers of ``tffi_parameter``."""
+    made = []
+    for name, value in values.items():
+        where = f"{what}: parameter {name!r}"
+        entry: dict[str, object] = {"name": text(name, f"{what}: the name of a parameter")}  # type: ignore[operator]
+        plain = value.item() if isinstance(value, np.generic) else value
+        if isinstance(plain, bool):
+            entry |= {"type": int(ParameterType.BOOL), "integer": int(plain)}
+        elif isinstance(plain, int):
+            if plain not in _INT64:
+                raise InvalidArgumentError(f"{where} does not fit into 64 bits: {plain}")
+            entry |= {"type": int(ParameterType.INT), "integer": plain}
+        elif isinstance(plain, float):
+            entry |= {"type": int(ParameterType.DOUBLE), "real": plain}
+        elif isinstance(plain, str):
+            entry |= {"type": int(ParameterType.STRING), "text": text(plain, where)}  # type: ignore[operator]
+        else:
+            kind = type(plain).__name__
+            raise TypeError(f"{where} must be a str, bool, int or float, not {kind}")
+        made.append(entry)
+    return made

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Responses: plain data read out of a completion, with arrays that own their memory.
+
+Last step of the way that ``csrc/tritonffi.h`` tells: each output buffer becomes an ndarray without
+a copy. The array's base chain ends in an ``ffi.gc`` owner, so the memory lives exactly as long as
+the last view of it, whatever becomes of the response, the model or the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tritonffi._call import string
+from tritonffi._enums import ParameterType
+from tritonffi._errors import CancelledError, TritonError, error_from_code
+from tritonffi._native import ffi, lib
+from tritonffi._tensor import from_tensor
+
+if TYPE_CHECKING:
+    from tritonffi._native import CData
+
+Array: TypeAlias = "npt.NDArray[np.generic]"
+ParameterValue: TypeAlias = "str | int | float | bool"
+
+
+class Response(Mapping[str, Array]):
+    """The outputs of one response, by name.
+
+    Each output is an ndarray over memory of its own, which lives as long as it is held; BYTES
+    outputs are object arrays of ``bytes``. A response keeps nothing of the server busy.
+
+    Attributes:
+        model_name: The model that was asked.
+        model_version: The version that answered.
+        request_id: The id given with the request.
+        parameters: What the model says beside its outputs, by name.
+
+    C: ``TRITONSERVER_InferenceResponse`` (read and deleted before anyone sees this object).
+    """
+
+    __slots__ = ("_outputs", "model_name", "model_version", "parameters", "request_id")
+
+    def __init__(
+        self,
+        outputs: dict[str, Array],
+        model_name: str,
+        model_version: int,
+        request_id: str,
+        parameters: dict[str, ParameterValue],
+    ) -> None:
+        self._outputs = outputs
+        self.model_name = model_name
+        self.model_version = model_version
+        self.request_id = request_id
+        self.parameters = parameters
+
+    def __getitem__(self, name: str) -> Array:
+        try:
+            return self._outputs[name]
+        except KeyError:
+            have = ", ".join(map(repr, self._outputs)) or "no outputs"
+            message = f"model {self.model_name!r}: no output {name!r} in the response ({have})"
+            raise KeyError(message) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._outputs
+
+    def __repr__(self) -> str:
+        outputs = ", ".join(
+            f"{name}: {array.dtype.name}{list(array.shape)}"
+            for name, array in self._outputs.items()
+        )
+        return f"<Response of {self.model_name!r} version {self.model_version}: {outputs}>"
+
+
+def read(completion: CData, model_name: str, request_id: str) -> Response | TritonError:
+    """Read a ``tffi_completion *`` that has a response, taking over its buffers.
+
+    Args:
+        completion: Stays the caller's to free.
+        model_name: Name of the model asked, as the caller knows it.
+        request_id: As given with the request.
+
+    Returns:
+        The response, or the error that came in its place.
+    """
+    if completion.error_message:
+        message = string(completion.error_message)
+        return inference_error(completion.error_code, message, model_name)
+    outputs: dict[str, Array] = {}
+    tensors = completion.outputs
+    for i in range(completion.output_count):
+        tensor = tensors[i]
+        name = ffi.string(tensor.name).decode()
+        size = tensor.byte_size
+        owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, size)
+        tensor.buffer = ffi.NULL
+        shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
+        try:
+            outputs[name] = from_tensor(
+                tensor.datatype, shape, owner, size, f"model {model_name!r}, output {name!r}"
+            )
+        except TritonError as error:
+            return error
+    parameters = {}
+    for i in range(completion.parameter_count):
+        parameter = completion.parameters[i]
+        parameters[string(parameter.name)] = _parameter_value(parameter)
+    return Response(outputs, model_name, completion.model_version, request_id, parameters)
+
+
+def _parameter_value(parameter: CData) -> ParameterValue:
+    kind = ParameterType(parameter.type)
+    if kind is ParameterType.STRING:
+        return string(parameter.text)
+    if kind is ParameterType.BOOL:
+        return bool(parameter.integer)
+    if kind is ParameterType.DOUBLE:
+        return float(parameter.real)
+    return int(parameter.integer)
+
+
+def inference_error(code: int, message: str, model_name: str) -> TritonError:
+    """Make the exception for a failed inference; it names the model."""
+    if not message:
+        # Requests that are cancelled in a queue come back with a code alone.
+        message = "the request was cancelled" if code == CancelledError.code else "no reason given"
+    return error_from_code(code, f"model {model_name!r}: {message}")

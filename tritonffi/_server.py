@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server: life cycle, repository, metadata, metrics. The top of the package."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tritonffi import _library, _log
+from tritonffi._call import (
+    check,
+    encode,
+    interruptible,
+    json_object,
+    out_bool,
+    owned,
+    parameters,
+    string,
+)
+from tritonffi._enums import MetricFormat, ModelControlMode
+from tritonffi._errors import AlreadyExistsError, InvalidArgumentError, TritonError, UnsupportedError
+from tritonffi._functions import FunctionModel, check_model_name
+from tritonffi._lifecycle import Lifecycle
+from tritonffi._model import Model
+from tritonffi._native import ffi, lib
+from tritonffi._options import ServerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from tritonffi._call import JSON
+    from tritonffi._native import CData
+    from tritonffi._options import Path
+
+_LATEST = -1
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """What the model index says of one version of a model.
+
+    Attributes:
+        name: The model's name.
+        version: Its version; None where none has been tried to load.
+        state: ``READY``, ``LOADING``, ``UNLOADING``, ``UNAVAILABLE``, or empty: never loaded.
+        reason: Why it is in that state.
+    """
+
+    name: str
+    version: int | None
+    state: str
+    reason: str
+
+
+class Server:
+    """Triton in this process: finds the library, starts, and returns when it is ready.
+
+    Use it in a ``with`` block or call `close`. Methods may be called from any thread. After a fork
+    the child cannot use it.
+
+    Example::
+
+        with tritonffi.Server("models") as server:
+            response = server.model("resnet50").infer({"image": batch})
+
+    Args:
+        model_repository: A folder of models, or several; None: only models that are loaded from
+            a config or a Python callable.
+        options: What else to start with.
+        library: The libtritonserver file, or a folder that holds one. None looks where
+            `LibraryNotFoundError` would say. One library a process.
+        start_timeout: Seconds for the start; None: as long as it takes.
+        fields: Fields of `ServerOptions`, over those in ``options``.
+
+    Raises:
+        LibraryNotFoundError: There is no library to load.
+        TritonError: The server did not start; the message holds what Triton logged about it.
+        TypeError: An option is of the wrong type, or there is no such option.
+        TimeoutError: ``start_timeout`` is up.
+
+    C: ``TRITONSERVER_ServerNew``
+    """
+
+    def __init__(
+        self,
+        model_repository: Path | Sequence[Path] | None = None,
+        *,
+        options: ServerOptions | None = None,
+        library: Path | None = None,
+        start_timeout: float | None = None,
+        **fields: object,
+    ) -> None:
+        if options is not None and not isinstance(options, ServerOptions):
+            raise TypeError(f"options must be ServerOptions, not {type(options).__name__}")
+        if model_repository is not None:
+            if "model_repository" in fields:
+                raise TypeError("model_repository is given twice")
+            fields["model_repository"] = model_repository
+        self.options = dataclasses.replace(options or ServerOptions(), **fields)  # type: ignore[arg-type]
+        self._lifecycle = Lifecycle(self.options, _library.load(library))
+        self._lifecycle.start(start_timeout)
+        self._finalizer = weakref.finalize(self, _forgotten, self._lifecycle)
+        self._finalizer.atexit = False  # the process closes what is open by itself, silently
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Server {self.options.server_id!r}, {state}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server takes no calls any more."""
+        return self._lifecycle.is_closed
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop the server: refuse new work, cancel what is in flight, unload, stop.
+
+        Arrays, responses and inferences that are over stay valid. Closing twice is no error.
+
+        Args:
+            timeout: Seconds; None: the option ``exit_timeout``.
+
+        Raises:
+            TritonError: Triton could not stop. Call again to try again.
+            TimeoutError: ``timeout`` is up.
+
+        C: ``TRITONSERVER_ServerStop``, ``TRITONSERVER_ServerDelete``
+        """
+        self._lifecycle.close(timeout)
+        self._finalizer.detach()
+
+    def is_live(self) -> bool:
+        """Return whether the server runs.
+
+        C: ``TRITONSERVER_ServerIsLive``
+        """
+        return self._ask(lib.TRITONSERVER_ServerIsLive)
+
+    def is_ready(self) -> bool:
+        """Return whether the server takes requests: by default, when all of its models are ready.
+
+        C: ``TRITONSERVER_ServerIsReady``
+        """
+        return self._ask(lib.TRITONSERVER_ServerIsReady)
+
+    def _ask(self, function: Callable[..., CData]) -> bool:
+        with self._lifecycle.use() as server:
+            return out_bool(function, server, context=f"server {self.options.server_id!r}")
+
+    def metadata(self) -> dict[str, JSON]:
+        """Return the server's name, version and extensions.
+
+        C: ``TRITONSERVER_ServerMetadata``
+        """
+        with self._lifecycle.use() as server:
+            return json_object(
+                lib.TRITONSERVER_ServerMetadata,
+                server,
+                context=f"server {self.options.server_id!r}",
+            )
+
+    def models(self) -> list[ModelStatus]:
+        """Return the model index: every model that the server knows of, and its state.
+
+        C: ``TRITONSERVER_ServerModelIndex``
+        """
+        with self._lifecycle.use() as server:
+            entries = self._lifecycle.index(server)
+        return [
+            ModelStatus(
+                name=entry["name"],
+                version=int(entry["version"]) if entry.get("version") else None,
+                state=entry.get("state", ""),
+                reason=entry.get("reason", ""),
+            )
+            for entry in entries
+        ]
+
+    def model(self, name: str, version: int = _LATEST) -> Model:
+        """Return a handle on a model, loaded or not.
+
+        Args:
+            name: The model's name.
+            version: -1 is the latest, whichever that is when a request is made.
+        """
+        if isinstance(version, bool) or not isinstance(version, int):
+            raise TypeError(f"version must be an int, not {type(version).__name__}")
+        if version != _LATEST and version < 1:
+            raise InvalidArgumentError(f"version must be at least 1, or -1: {version}")
+        return Model(self, self._lifecycle, name, version)
+
+    def statistics(self) -> dict[str, JSON]:
+        """Return Triton's counts of all models.
+
+        C: ``TRITONSERVER_ServerModelStatistics``
+        """
+        with self._lifecycle.use() as server:
+            return json_object(
+                lib.TRITONSERVER_ServerModelStatistics,
+                server,
+                b"",
+                _LATEST,
+                context=f"server {self.options.server_id!r}",
+            )
+
+    def metrics(self) -> str:
+        """Return the metrics of the process, all servers together, as Prometheus text.
+
+        C: ``TRITONSERVER_ServerMetrics``, ``TRITONSERVER_MetricsFormatted``
+        """
+        context = f"server {self.options.server_id!r}"
+        with (
+            self._lifecycle.use() as server,
+            owned(
+                "struct TRITONSERVER_Metrics *",
+                lambda out: lib.TRITONSERVER_ServerMetrics(server, out),
+                lib.TRITONSERVER_MetricsDelete,
+                context=context,
+            ) as metrics,
+        ):
+            base = ffi.new("const char **")
+            size = ffi.new("size_t *")
+            kind = int(MetricFormat.PROMETHEUS)
+            check(lib.TRITONSERVER_MetricsFormatted(metrics, kind, base, size), context)
+            text: bytes = ffi.buffer(base[0], size[0])[:]
+            return text.decode()
+
+    def load(
+        self,
+        name: str,
+        config: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Model:
+        """Load a model, or load it anew, and return when it is ready.
+
+        Args:
+            name: The model's name: a folder in a model repository, unless ``config`` is all that
+                the model needs.
+            config: A model configuration to use in place of the repository's.
+            timeout: Seconds to wait; the load goes on in the background.
+
+        Raises:
+            TritonError: It did not load; the message holds what Triton logged about it.
+            TimeoutError: ``timeout`` is up.
+
+        C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
+        """
+        text = None
+        if config is not None:
+            if not isinstance(config, Mapping):
+                raise TypeError(f"config must be a mapping, not {type(config).__name__}")
+            try:
+                text = json.dumps(dict(config))
+            except (TypeError, ValueError) as error:
+                raise InvalidArgumentError(
+                    f"model {name!r}: config cannot be written as JSON: {error}"
+                ) from error
+            if not self._in_repositories(name):
+                check_model_name(name)
+                (self._lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
+        function = self._lifecycle.functions.get(name)
+        self._load(name, text, timeout)
+        if function is not None and self._lifecycle.functions.get(name) is function:
+            # The name stands for another model now; the callable has no requests any more.
+            del self._lifecycle.functions[name]
+            function.close()
+        return self.model(name)
+
+    def _load(self, name: str, config: str | None, timeout: float | None) -> None:
+        native_name = encode(name, "a model name")
+        context = f"model {name!r}"
+        lifecycle = self._lifecycle
+
+        def load() -> None:
+            with lifecycle.use() as server:
+                if config is None:
+                    check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
+                    return
+                with parameters({"config": config}, context) as (array, count):
+                    check(
+                        lib.TRITONSERVER_ServerLoadModelWithParameters(
+                            server, native_name, array, count
+                        ),
+                        context,
+                    )
+
+        mark = _log.capture.mark()
+        try:
+            interruptible(load, f"loading model {name!r}", timeout=timeout)
+        except TritonError as error:
+            _log.add_log(error, _log.capture.since(mark), name)
+            raise
+        finally:
+            lifecycle.epoch += 1
+            _log.capture.forward()
+
+    def _in_repositories(self, name: str) -> bool:
+        encode(name, "a model name")
+        return any(
+            "://" in path or os.path.isdir(os.path.join(path, name))
+            for path in self.options.paths("model_repository")
+        )
+
+    def unload(
+        self, name: str, *, dependents: bool = False, timeout: float | None = None
+    ) -> None:
+        """Unload a model and return when it is unloaded.
+
+        Args:
+            name: The model's name.
+            dependents: True: unload what the model is made of too (an ensemble's parts).
+            timeout: Seconds to wait; None: as long as it takes.
+
+        Raises:
+            TritonError: Triton refused; it does where ``model_control_mode`` is not EXPLICIT.
+            TimeoutError: ``timeout`` is up; the model unloads when its last request is done.
+
+        C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
+        """
+        native_name = encode(name, "a model name")
+        context = f"model {name!r}"
+        lifecycle = self._lifecycle
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+
+        def unload() -> None:
+            with lifecycle.use() as server:
+                unload_model = (
+                    lib.TRITONSERVER_ServerUnloadModelAndDependents
+                    if dependents
+                    else lib.TRITONSERVER_ServerUnloadModel
+                )
+                check(unload_model(server, native_name), context)
+
+        interruptible(unload, f"unloading model {name!r}", timeout=timeout)
+        lifecycle.epoch += 1
+        with lifecycle.use() as server:
+            if not lifecycle.wait_unloaded(server, {name}, deadline):
+                raise TimeoutError(f"model {name!r}: still not unloaded after {timeout:g} seconds")
+        function = lifecycle.functions.pop(name, None)
+        if function is not None:
+            function.close()
+        _log.capture.forward()
+
+    def load_function(
+        self,
+        name: str,
+        function: Callable[..., object],
+        *,
+        inputs: Mapping[str, tuple[str, Sequence[int]]],
+        outputs: Mapping[str, tuple[str, Sequence[int]]],
+        max_batch_size: int = 0,
+        config: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+    ) -> Model:
+        """Load a Python callable as a model of this server, in this process.
+
+        Requests reach it through Triton's scheduler like those of any model. With
+        ``max_batch_size`` above 0 and ``{"dynamic_batching": {}}`` in ``config``, requests that
+        wait at the same time become one call.
+
+        Args:
+            name: The model's name; it must not be one in a model repository.
+            function: Called with one read-only ndarray for each input (object arrays of ``bytes``
+                for BYTES), by keyword. Where the model batches, the first axis is the whole batch.
+                It returns a mapping of output name to array with as many rows. What it raises
+                becomes the error of exactly the requests of the batch.
+            inputs: Data type and shape by name, ``{"a": ("FP32", [-1])}``, without the batch axis.
+            outputs: The same for what it returns.
+            max_batch_size: The longest batch; 0: no batch axis, one request a call.
+            config: More of a model configuration, such as ``dynamic_batching``,
+                ``instance_group`` (each instance is one Python thread) or ``parameters``.
+            timeout: Seconds to wait for the load.
+
+        Returns:
+            The model, ready.
+
+        Raises:
+            TypeError, InvalidArgumentError: The description is wrong.
+            AlreadyExistsError: A model repository has a model of that name.
+            TritonError: Triton refused the model; the message holds what it logged.
+            Exception: What the callable raised while a warm-up ran.
+
+        C: ``TRITONSERVER_ServerLoadModelWithParameters`` and, behind it, the ``TRITONBACKEND_``
+        entry points in ``csrc/backend.c``.
+        """
+        if self.options.model_control_mode is not ModelControlMode.EXPLICIT:
+            raise UnsupportedError(
+                f"model {name!r}: callables are loaded in model_control_mode EXPLICIT only, "
+                f"not {self.options.model_control_mode.name}"
+            )
+        check_model_name(name)
+        if self._in_repositories(name):
+            raise AlreadyExistsError(f"model {name!r} is in a model repository")
+        model = FunctionModel(
+            name,
+            function,
+            inputs=inputs,
+            outputs=outputs,
+            max_batch_size=max_batch_size,
+            config=config,
+        )
+        lifecycle = self._lifecycle
+        try:
+            text = json.dumps(model.config)
+        except (TypeError, ValueError) as error:
+            model.close()
+            raise InvalidArgumentError(
+                f"model {name!r}: config cannot be written as JSON: {error}"
+            ) from error
+        previous = lifecycle.functions.get(name)
+        model.start()
+        try:
+            # Serve the private repository, or Triton's index would not know the model.
+            with lifecycle.use():
+                (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
+            self._load(name, text, timeout)
+            lifecycle.functions[name] = model
+            model.loaded()
+        except BaseException:
+            if lifecycle.functions.get(name) is model:
+                # The warm-up failed: the model is loaded, and must not stay.
+                self.unload(name)
+            else:
+                model.abandon()
+                model.close()
+            raise
+        if previous is not None:
+            previous.close()
+        return self.model(name)
+
+
+def _forgotten(lifecycle: Lifecycle) -> None:
+    """Close a server that was dropped without `close`."""
+    if not lifecycle.is_closed:
+        warnings.warn(
+            f"server {lifecycle.name!r} was not closed: use 'with' or call close()",
+            ResourceWarning,
+            stacklevel=2,
+        )
+        lifecycle.close()

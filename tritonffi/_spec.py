@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model takes and gives, read once from its metadata and config, and checks against it.
+
+A request is checked here before C is called, so that an error names the model and the input and
+says what was expected, which Triton's own errors often do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from tritonffi._errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tritonffi._call import JSON
+
+#: Shapes that were found good are remembered, so that the next one is a look-up; not for ever.
+_REMEMBERED_SHAPES = 64
+
+
+def _shape_text(shape: Iterable[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a model.
+
+    Attributes:
+        name: Its name.
+        datatype: Triton's name of the element type, such as ``FP32``.
+        shape: With the batch axis where the model batches; -1 is any length.
+        optional: Whether a request may leave this input out.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The inputs and outputs of a model, and how it may be called.
+
+    Attributes:
+        name: The model's name.
+        inputs: By name.
+        outputs: By name.
+        max_batch_size: The longest first axis; 0: the model does not batch.
+        is_decoupled: Whether a request may have any number of responses.
+    """
+
+    name: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    max_batch_size: int
+    is_decoupled: bool
+    _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
+        default_factory=set, repr=False, compare=False
+    )
+
+    @classmethod
+    def from_json(cls, metadata: Mapping[str, JSON], config: Mapping[str, JSON]) -> ModelSpec:
+        """Read the two documents that Triton gives for a model."""
+        optional = {
+            cast("str", entry["name"])
+            for entry in _entries(config, "input")
+            if entry.get("optional", False)
+        }
+        policy = cast("Mapping[str, JSON]", config.get("model_transaction_policy") or {})
+        return cls(
+            name=cast("str", metadata["name"]),
+            inputs=_tensors(metadata, "inputs", optional),
+            outputs=_tensors(metadata, "outputs", frozenset()),
+            max_batch_size=int(cast("int", config.get("max_batch_size", 0))),
+            is_decoupled=bool(policy.get("decoupled", False)),
+        )
+
+    def check_input_names(self, names: Iterable[str]) -> None:
+        """Refuse inputs that the model does not have, and missing ones that it needs."""
+        given = set(names)
+        unknown = [name for name in given if name not in self.inputs]
+        missing = [
+            name for name, spec in self.inputs.items() if name not in given and not spec.optional
+        ]
+        if unknown or missing:
+            problems = [f"there is no input {name!r}" for name in sorted(unknown, key=repr)]
+            problems += [f"input {name!r} is missing" for name in missing]
+            expected = ", ".join(map(repr, self.inputs)) or "no inputs"
+            raise InvalidArgumentError(
+                f"model {self.name!r}: {'; '.join(problems)} (it takes {expected})"
+            )
+
+    def check_output_names(self, names: Iterable[str]) -> None:
+        """Refuse outputs that the model does not have."""
+        for name in names:
+            if name not in self.outputs:
+                have = ", ".join(map(repr, self.outputs)) or "no outputs"
+                raise InvalidArgumentError(
+                    f"model {self.name!r}: there is no output {name!r} (it gives {have})"
+                )
+
+    def check_shapes(self, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
+        """Refuse shapes that the model cannot take, alone or together.
+
+        Args:
+            shapes: Name and shape of every input.
+        """
+        good = self._good_shapes
+        for entry in shapes:
+            if entry not in good:
+                self._check_shape(*entry)
+                if len(good) >= _REMEMBERED_SHAPES:
+                    good.clear()
+                good.add(entry)
+        if self.max_batch_size > 0 and len(shapes) > 1:
+            first_name, first = shapes[0]
+            for name, shape in shapes:
+                if shape[0] != first[0]:
+                    raise InvalidArgumentError(
+                        f"model {self.name!r}: input {name!r} holds a batch of {shape[0]}, "
+                        f"but input {first_name!r} one of {first[0]}"
+                    )
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        expected = self.inputs[name].shape
+        if len(shape) != len(expected) or any(
+            want not in (-1, have) for want, have in zip(expected, shape)
+        ):
+            hint = ""
+            if self.max_batch_size > 0 and len(shape) == len(expected) - 1:
+                hint = "; the model batches, so the first axis is the batch: array[None] makes one"
+            raise InvalidArgumentError(
+                f"model {self.name!r}, input {name!r}: expected shape {_shape_text(expected)}, "
+                f"got {_shape_text(shape)}{hint}"
+            )
+        if self.max_batch_size > 0 and shape[0] > self.max_batch_size:
+            raise InvalidArgumentError(
+                f"model {self.name!r}, input {name!r}: expected a batch of at most "
+                f"{self.max_batch_size}, got {shape[0]}"
+            )
+
+
+def _entries(document: Mapping[str, JSON], key: str) -> list[Mapping[str, JSON]]:
+    return cast("list[Mapping[str, JSON]]", document.get(key) or [])
+
+
+def _tensors(
+    metadata: Mapping[str, JSON], key: str, optional: Iterable[str]
+) -> Mapping[str, TensorSpec]:
+    tensors = {}
+    for entry in _entries(metadata, key):
+        name = cast("str", entry["name"])
+        shape = tuple(int(dim) for dim in cast("list[int]", entry["shape"]))
+        tensors[name] = TensorSpec(name, cast("str", entry["datatype"]), shape, name in optional)
+    return tensors
