@@ -34,10 +34,10 @@ REAL_HEADER = Path("triton/core/tritonserver.h")
 REAL_BACKEND_HEADER = Path("triton/core/tritonbackend.h")
 
 # What pycparser cannot know without the system's headers; only the spelling matters here.
-TYPES = "".join(
-    f"typedef int {name};"
-    for name in "bool size_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t".split()
-)
+TYPES = """
+typedef int bool, size_t, int8_t, int16_t, int32_t, int64_t;
+typedef int uint8_t, uint16_t, uint32_t, uint64_t;
+"""
 
 ERROR = "struct TRITONSERVER_Error *"
 
@@ -91,7 +91,9 @@ def parse(text: str, *, known: str = "") -> Header:
                 )
             )
         elif isinstance(node, c_ast.Typedef) and isinstance(inner.type, c_ast.Enum):
-            header.enums[node.name] = {e.name: spell(e.value) for e in inner.type.values.enumerators}
+            header.enums[node.name] = {
+                e.name: spell(e.value) for e in inner.type.values.enumerators
+            }
         elif isinstance(node, c_ast.Typedef):
             header.callbacks.append(spell(node))
         elif isinstance(inner, c_ast.Struct):
@@ -140,8 +142,8 @@ def import_table(functions: list[Function]) -> str:
     ]
     parts += [missing(f) for f in functions]
     parts.append(
-        "static tffi_function table[TABLE_SIZE] = {\n"
-        + ",\n".join(f"  (tffi_function)missing_{name}" for name in names)
+        "static tffi_import table[TABLE_SIZE] = {\n"
+        + ",\n".join(f"  (tffi_import)missing_{name}" for name in names)
         + "\n};"
     )
     parts.append(IMPORT_PUBLISH)
@@ -172,7 +174,7 @@ static struct TRITONSERVER_Error *missing(uint32_t index)
 """
 
 IMPORT_PUBLISH = """
-void tffi_imports_publish(const tffi_function *found)
+void tffi_imports_publish(const tffi_import *found)
 {
   for (uint32_t i = 0; i < TABLE_SIZE; ++i) {
     if (found[i] != NULL) {
@@ -182,18 +184,6 @@ void tffi_imports_publish(const tffi_function *found)
   __atomic_store_n(&library_loaded, true, __ATOMIC_RELEASE);
 }
 """
-
-# Functions without an error channel. All of them are required of a library, so these answers are
-# seen only before one is loaded; they say "nothing" in the way that Triton itself does.
-NOTHING = {
-    "void": "",
-    "bool": "return false;",
-    "uint32_t": "return 0;",
-    "const char *": 'return "<no Triton library is loaded>";',
-    "struct TRITONSERVER_Parameter *": "return NULL;",
-    "TRITONSERVER_DataType": "return TRITONSERVER_TYPE_INVALID;",
-    "TRITONSERVER_Error_Code": "return TRITONSERVER_ERROR_UNKNOWN;",
-}
 
 # What the functions that take an error object say of one that no library made.
 UNLOADED = {
@@ -208,8 +198,11 @@ def missing(function: Function) -> str:
     """The answer that stands in the table until a library gives the function itself."""
     if function.returns == ERROR:
         body = f"return missing(AT_{function.name});"
+    elif function.returns == "const char *":
+        body = 'return "<no Triton library is loaded>";'
     else:
-        body = NOTHING[function.returns]
+        # No error channel: a library must have it, so this is seen only before one is loaded.
+        body = "" if function.returns == "void" else f"return ({function.returns})0;"
     unused = " ".join(f"(void){name};" for name in function.arguments.split(", ") if name)
     head = f"static {function.returns} missing_{function.name}({function.parameters})"
     return f"{head}\n{{ {unused} {body} }}"
@@ -242,7 +235,7 @@ def real_header_checks(header: Header) -> str:
     must be told to compare the rest: each value, no enumerator more than ours, and each callback
     type once more (C11 lets a typedef be repeated if it is the same type).
     """
-    parts = list(f"{callback};" for callback in header.callbacks)
+    parts = [f"{callback};" for callback in header.callbacks]
     parts += [
         f'_Static_assert({name} == {value}, "{name} is not {value} in the header in use");'
         for enum in header.enums.values()

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 /* Any function: the table casts to the real type and back, which C allows. */
-typedef void (*tffi_function)(void);
+typedef void (*tffi_import)(void);
 
 extern const uint32_t tffi_import_count;
 extern const char *const tffi_import_names[];
@@ -26,6 +26,6 @@ extern const bool tffi_import_required[];
  * Stores what was found, by index; a NULL leaves the answer "this library lacks it". Called once,
  * with every pointer known, so that no caller ever sees half of a library that is then refused.
  */
-void tffi_imports_publish(const tffi_function *found);
+void tffi_imports_publish(const tffi_import *found);
 
 #endif

@@ -21,7 +21,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Written once, under the lock, and for ever: a reader that sees `loaded_path` may read the rest. */
 static void *loaded_handle;
-static tffi_function *loaded_functions;
+static tffi_import *loaded_functions;
 static char *loaded_path;
 
 /* A text of bounded size that is put together piece by piece; what does not fit is dropped. */
@@ -84,15 +84,15 @@ static char *path_of(void *handle, const char *given)
   return path != NULL ? path : strdup(name);
 }
 
-static tffi_function function_of(void *handle, const char *name)
+static tffi_import function_of(void *handle, const char *name)
 {
   void *symbol = dlsym(handle, name);
-  tffi_function function = NULL;
+  tffi_import function = NULL;
   memcpy(&function, &symbol, sizeof function); /* POSIX gives both one size, C no conversion */
   return function;
 }
 
-static tffi_function found_function(const tffi_function *found, const char *name)
+static tffi_import found_function(const tffi_import *found, const char *name)
 {
   for (uint32_t i = 0; i < tffi_import_count; ++i) {
     if (strcmp(tffi_import_names[i], name) == 0) {
@@ -103,7 +103,7 @@ static tffi_function found_function(const tffi_function *found, const char *name
 }
 
 /* Looks every function up, and says which of those that must be there are not. */
-static bool resolve(void *handle, const char *path, tffi_function *found, writer *out)
+static bool resolve(void *handle, const char *path, tffi_import *found, writer *out)
 {
   uint32_t missing = 0;
   for (uint32_t i = 0; i < tffi_import_count; ++i) {
@@ -121,7 +121,7 @@ static bool resolve(void *handle, const char *path, tffi_function *found, writer
 }
 
 /* Asks the library itself, past the table: the table changes only for a library that is accepted. */
-static bool version_fits(const char *path, const tffi_function *found, writer *out)
+static bool version_fits(const char *path, const tffi_import *found, writer *out)
 {
   typedef struct TRITONSERVER_Error *(*api_version)(uint32_t *, uint32_t *);
   typedef const char *(*error_message)(struct TRITONSERVER_Error *);
@@ -206,7 +206,7 @@ static bool load_first(const char *path, const char *const *neighbours, uint32_t
   if (handle == NULL) {
     return false;
   }
-  tffi_function *found = calloc(tffi_import_count, sizeof *found);
+  tffi_import *found = calloc(tffi_import_count, sizeof *found);
   char *real = path_of(handle, path);
   if (found == NULL || real == NULL) {
     add(out, "out of memory");

@@ -206,6 +206,41 @@ bool tffi_inference_is_cancelled(uint64_t token);
 
 /* bytes.c: the framing of BYTES tensors */
 
+/*
+ * A BYTES tensor is its elements in row order, each a length of 4 bytes, little-endian, and that many bytes. All
+ * memory here is the caller's; `data` may lie at any address, and NULL where there is nothing.
+ */
+
+/*
+ * Walks over at most `count` elements from *offset on and returns over how many: fewer means that the element of that
+ * number is cut short, or that the data ended before it. *offset is then behind the last whole element, so it equals
+ * `size` where nothing is left over. `lengths` gets the length of each element, unless it is NULL. With UINT64_MAX it
+ * counts what is there.
+ */
+uint64_t tffi_bytes_scan(const void *data, size_t size, uint64_t count, size_t *offset, uint32_t *lengths);
+/* Moves *offset over exactly `count` elements. False: they are not all there. */
+bool tffi_bytes_skip(const void *data, size_t size, uint64_t count, size_t *offset);
+
+/*
+ * Frames the elements that lie one after the other in `payload`: framed_size is payload_size + 4 * count. Returns how
+ * many were written; fewer than `count` means that the length of the element of that number cannot be: negative, over
+ * 32 bits, or past the end of the payload or of the room for it.
+ */
+uint64_t tffi_bytes_pack(const void *payload, size_t payload_size, const int64_t *lengths, uint64_t count,
+                         void *framed, size_t framed_size);
+/*
+ * The same for elements with a separator between each two: framed_size is joined_size - (count - 1) + 4 * count.
+ * False: there are not exactly count - 1 separators (an element contains one), or an element is over 32 bits long.
+ */
+bool tffi_bytes_pack_separated(const void *joined, size_t joined_size, char separator, uint64_t count, void *framed,
+                               size_t framed_size);
+
+/*
+ * Writes framed elements as a format of Python's struct module ("4x5s4x0s"), which makes all the bytes objects in one
+ * call. `text` has room for 13 characters an element; returns how many were written.
+ */
+size_t tffi_bytes_format(const uint32_t *lengths, uint64_t count, char *text);
+
 /* backend.c: Python callables as models */
 
 #endif

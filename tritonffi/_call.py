@@ -247,7 +247,7 @@ def interruptible(
         call: Makes the call. It goes on to its end when the caller has left.
         what: What it does, such as "loading model 'x'".
         timeout: Seconds.
-        abandoned: Gets the result if the caller has left before; runs on the call's thread.
+        abandoned: Gets the result if the caller has left before, on whichever thread is last.
 
     Raises:
         TimeoutError: The call was not over after `timeout` seconds.
@@ -262,7 +262,8 @@ def interruptible(
             thread.start()
         except RuntimeError:  # the interpreter is going down and starts no threads any more
             return call()
-        errand.over.wait(limit)
+        if errand.over.wait(limit):
+            thread.join()  # it has nothing left to do, and should not be seen any more
     except BaseException:
         errand.leave()
         raise
