@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tritonffi import _log
-from tritonffi._call import check, interruptible, json_list, json_object, owned
+from tritonffi._call import check, interruptible, json_list, json_object, owned, take_error
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
@@ -298,7 +298,10 @@ def _new_server(options: ServerOptions) -> CData:
 
 def _undo(handle: CData) -> None:
     """Stop a server whose starter has left. It is deleted with the others."""
-    if not lib.TRITONSERVER_ServerStop(handle):
+    error = lib.TRITONSERVER_ServerStop(handle)
+    if error:
+        logger.error("a server whose start was given up did not stop: %s", take_error(error))
+    else:
         process.remove(None, handle, None)
 
 
@@ -328,7 +331,7 @@ class _Process:
         for handle, folder in stopped:
             error = lib.TRITONSERVER_ServerDelete(handle)
             if error:
-                lib.TRITONSERVER_ErrorDelete(error)
+                logger.error("a stopped server was not deleted: %s", take_error(error))
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
         _log.capture.forward()

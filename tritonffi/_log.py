@@ -34,14 +34,16 @@ _LEVELS = {
 }
 # Level and date, time, process, file and line; the text is quoted unless escaping is turned off.
 _LINE = re.compile(r"^([IWEFV])\d{4} \d\d:\d\d:\d\d\.\d+ \d+ ([^\s:]+):(\d+)\] (.*)$")
-# What every start on a machine without a GPU says, at levels that do not fit: it works all the same.
+# What every start on a machine without a GPU says, and every start of a second server, at levels
+# that do not fit: it works all the same.
 _NOISE = (
     "CudaDriverHelper has not been initialized",
     "Unable to allocate pinned system memory",
     "CUDA memory pool disabled",
     "Failed to initialize NVML",
     "Failed to load libcuda",
-    "error: creating client to get DCGM",
+    "New pinned memory pool of size",
+    "New CUDA memory pools could not be created",
 )
 _RECENT = 2000
 _ROTATE_BYTES = 4 << 20
@@ -59,7 +61,7 @@ class LogLine:
 
     @property
     def is_noise(self) -> bool:
-        """Whether it tells of a missing GPU only."""
+        """Whether it tells only of a missing GPU, or of pools that servers share."""
         return any(noise in self.text for noise in _NOISE)
 
 

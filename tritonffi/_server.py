@@ -257,7 +257,8 @@ class Server:
         Args:
             name: The model's name: a folder in a model repository, unless ``config`` is all that
                 the model needs.
-            config: A model configuration to use in place of the repository's.
+            config: A model configuration to use in place of the repository's. Triton keeps to it
+                until the model is unloaded, or its files change.
             timeout: Seconds to wait; the load goes on in the background.
 
         Raises:
@@ -266,6 +267,7 @@ class Server:
 
         C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
         """
+        check_model_name(name)
         text = None
         if config is not None:
             if not isinstance(config, Mapping):
@@ -277,7 +279,6 @@ class Server:
                     f"model {name!r}: config cannot be written as JSON: {error}"
                 ) from error
             if not self._in_repositories(name):
-                check_model_name(name)
                 (self._lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
         function = self._lifecycle.functions.get(name)
         self._load(name, text, timeout)
@@ -316,7 +317,6 @@ class Server:
             _log.capture.forward()
 
     def _in_repositories(self, name: str) -> bool:
-        encode(name, "a model name")
         return any(
             "://" in path or os.path.isdir(os.path.join(path, name))
             for path in self.options.paths("model_repository")
@@ -452,10 +452,13 @@ class Server:
 
 def _forgotten(lifecycle: Lifecycle) -> None:
     """Close a server that was dropped without `close`."""
-    if not lifecycle.is_closed:
+    if lifecycle.is_closed:
+        return
+    try:
         warnings.warn(
             f"server {lifecycle.name!r} was not closed: use 'with' or call close()",
             ResourceWarning,
             stacklevel=2,
         )
+    finally:  # also where warnings are errors
         lifecycle.close()

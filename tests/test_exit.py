@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a process, forks and signals, each in a process of its own: exit code 0, no output."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+PREAMBLE = """
+import os, signal, sys, threading, time
+import numpy as np
+import tritonffi
+import _backend
+
+def start(**options):
+    return tritonffi.Server(REPOSITORY, backend_directory=BACKENDS, **options)
+
+def gate():
+    return _backend.Gate(BACKENDS + "/tffitest/libtriton_tffitest.so")
+"""
+
+
+@pytest.fixture
+def run(library, repository, backend_directory, tmp_path):
+    """Runs lines of Python after the preamble; returns what they print, if they end well."""
+
+    def run(code, *, returncode=0, timeout=60):
+        text = (
+            f"REPOSITORY = {str(repository)!r}\nBACKENDS = {str(backend_directory)!r}\n"
+            + PREAMBLE
+            + textwrap.dedent(code)
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "error::ResourceWarning", "-c", text],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ
+            | {
+                "TRITONFFI_LIBRARY": str(library.path),
+                "PYTHONPATH": str(Path(__file__).parent),
+                "TMPDIR": str(tmp_path),
+            },
+        )
+        assert done.stderr == ""
+        assert done.returncode == returncode
+        assert list(tmp_path.glob("tritonffi-*")) == []
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("import tritonffi", id="import alone"),
+        pytest.param("server = start(); server.close()", id="closed"),
+        pytest.param("server = start()", id="open"),
+        pytest.param(
+            "server = start(); kept = server.model('echo').infer({'INPUT0': [1.0]})",
+            id="open, a response held",
+        ),
+        pytest.param(
+            """
+            server = start()
+            pending = server.model('echo').submit({'INPUT0': [1.0]}, parameters={'hold': 'start'})
+            gate().wait()
+            """,
+            id="an inference in flight",
+        ),
+        pytest.param(
+            """
+            server = start()
+            pending = server.model('echo').submit({'INPUT0': [1.0]}, parameters={'hold': 'start'})
+            threading.Thread(target=pending.wait, daemon=True).start()
+            gate().wait()
+            """,
+            id="a daemon thread waits",
+        ),
+        pytest.param(
+            """
+            server = start()
+            never = threading.Event()
+            model = server.load_function(
+                'f', lambda a: never.wait(), inputs={'a': ('FP32', [1])},
+                outputs={'b': ('FP32', [1])},
+            )
+            pending = model.submit({'a': [1.0]})
+            """,
+            id="a callable that never returns",
+        ),
+        pytest.param(
+            "server = start()\nthreading.Thread(target=lambda: sys.exit(3)).start()",
+            id="sys.exit in a thread",
+        ),
+    ],
+)
+def test_the_process_ends_silently(run, code):
+    """Whatever is open: exit code 0, nothing printed, no folder left."""
+    assert run(code) == ""
+
+
+def test_close_and_exit_are_quick(run):
+    """The server is closed and the process gone in less than 0.3 s each."""
+    out = run(
+        """
+        server = start()
+        server.model('echo').infer({'INPUT0': [1.0]})
+        began = time.monotonic()
+        server.close()
+        print(time.monotonic() - began, time.time())
+        """
+    )
+    closing, closed_at = map(float, out.split())
+    assert closing < 0.3
+    assert time.time() - closed_at < 0.3
+
+
+def test_a_forked_child_is_told_and_ends(run):
+    """In the child every use raises ClosedError at once; the parent goes on."""
+    out = run(
+        """
+        server = start()
+        model = server.model('echo')
+        assert model.infer({'INPUT0': [1.0]})['OUTPUT0'].tolist() == [1.0]
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            for call in (server.is_ready, lambda: model.infer({'INPUT0': [1.0]}), model.metadata):
+                try:
+                    call()
+                except tritonffi.ClosedError as error:
+                    assert 'forked child' in str(error), error
+                else:
+                    raise AssertionError('it went through')
+            server.close()
+            sys.exit(7)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), model.infer({'INPUT0': [2.0]})['OUTPUT0'])
+        server.close()
+        """
+    )
+    assert out == "7 [2.]\n"
+
+
+def test_ctrl_c_ends_a_wait_and_cancels(run):
+    """KeyboardInterrupt within 0.3 s; the request is cancelled and the server goes on."""
+    out = run(
+        """
+        server = start()
+        model = server.model('echo')
+        at_gate = gate()
+
+        def interrupt():
+            at_gate.wait()
+            global sent
+            sent = time.monotonic()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        try:
+            model.infer({'INPUT0': [1.0]}, parameters={'hold': 'start'})
+        except KeyboardInterrupt:
+            print(time.monotonic() - sent < 0.3)
+        at_gate.reset()
+        print(model.infer({'INPUT0': [2.0]})['OUTPUT0'].tolist())
+        server.close()
+        """
+    )
+    assert out == "True\n[2.0]\n"
+
+
+def test_ctrl_c_ends_a_load(run):
+    """A load that hangs is left at once; the process can still end."""
+    out = run(
+        """
+        server = start()
+        at_gate = gate()
+
+        def interrupt():
+            at_gate.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        config = {
+            'backend': 'tffitest',
+            'input': [{'name': 'INPUT0', 'data_type': 'TYPE_FP32', 'dims': [-1]}],
+            'output': [{'name': 'OUTPUT0', 'data_type': 'TYPE_FP32', 'dims': [-1]}],
+            'parameters': {'init_hold': {'string_value': 'true'}},
+        }
+        try:
+            server.load('slow', config)
+        except KeyboardInterrupt:
+            print('left')
+        at_gate.open()
+        server.close()
+        """
+    )
+    assert out == "left\n"
+

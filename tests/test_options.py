@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server options: every setter of the C API has its row, and wrong values are refused early."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from tritonffi import (
+    InstanceGroupKind,
+    LogFormat,
+    ModelControlMode,
+    ModelLoadDeviceLimit,
+    RateLimiterResource,
+    RateLimitMode,
+    Server,
+    ServerOptions,
+)
+
+DECLARED = (Path(__file__).parent.parent / "csrc" / "tritonserver.h").read_text()
+
+
+def calls(**fields):
+    """The C calls that options with these fields come to, by setter."""
+    found = {}
+    for setter, arguments, _ in ServerOptions(**fields).calls():
+        found.setdefault(setter.removeprefix("TRITONSERVER_ServerOptions"), []).append(arguments)
+    return found
+
+
+def test_every_setter_of_the_c_api_has_one_row():
+    """No setter is missing, none is there twice."""
+    setters = re.findall(r"\b(TRITONSERVER_ServerOptions(?:Set|Add)\w+)\(", DECLARED)
+    rows = [field.metadata["setter"] for field in dataclasses.fields(ServerOptions)]
+    assert sorted(rows) == sorted(setters)
+
+
+def test_every_attribute_is_documented():
+    """The docstring has each field once."""
+    documented = re.findall(r"^ {8}(\w+): ", ServerOptions.__doc__, re.MULTILINE)
+    assert documented == [field.name for field in dataclasses.fields(ServerOptions)]
+
+
+def test_the_two_options_that_triton_leaves_unset_are_always_set():
+    """And so is the control mode, whose C default is POLL."""
+    made = calls()
+    assert made["SetModelLoadRetryCount"] == [(0,)]
+    assert made["SetEnablePeerAccess"] == [(True,)]
+    assert made["SetModelControlMode"] == [(int(ModelControlMode.EXPLICIT),)]
+    assert made["SetStartupModel"] == [(b"*",)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "setter", "expected"),
+    [
+        ("model_repository", "/a", "SetModelRepositoryPath", [(b"/a",)]),
+        ("model_repository", [Path("/a"), "/b"], "SetModelRepositoryPath", [(b"/a",), (b"/b",)]),
+        ("server_id", "é", "SetServerId", [("é".encode(),)]),
+        ("exit_timeout", 1.2, "SetExitTimeout", [(2,)]),
+        ("metrics_interval", 0.25, "SetMetricsInterval", [(250,)]),
+        ("log_format", LogFormat.ISO8601, "SetLogFormat", [(int(LogFormat.ISO8601),)]),
+        (
+            "rate_limiter_mode",
+            RateLimitMode.EXEC_COUNT,
+            "SetRateLimiterMode",
+            [(int(RateLimitMode.EXEC_COUNT),)],
+        ),
+        (
+            "rate_limiter_resources",
+            [RateLimiterResource("r", 2)],
+            "AddRateLimiterResource",
+            [(b"r", 2, -1)],
+        ),
+        ("cuda_memory_pool_byte_size", {0: 64}, "SetCudaMemoryPoolByteSize", [(0, 64)]),
+        ("cuda_virtual_address_size", {1: 8}, "SetCudaVirtualAddressSize", [(1, 8)]),
+        ("response_cache_byte_size", 9, "SetResponseCacheByteSize", [(9,)]),
+        ("cache_config", {"local": {"size": 5}}, "SetCacheConfig", [(b"local", b'{"size": 5}')]),
+        (
+            "backend_config",
+            {"python": {"shm-default-byte-size": 1024, "on": True}},
+            "SetBackendConfig",
+            [(b"python", b"shm-default-byte-size", b"1024"), (b"python", b"on", b"true")],
+        ),
+        ("host_policy", {"p": {"numa-node": "0"}}, "SetHostPolicy", [(b"p", b"numa-node", b"0")]),
+        ("metrics_config", {"": {"a": "b"}}, "SetMetricsConfig", [(b"", b"a", b"b")]),
+        (
+            "model_load_device_limits",
+            [ModelLoadDeviceLimit(InstanceGroupKind.GPU, 0, 0.5)],
+            "SetModelLoadDeviceLimit",
+            [(int(InstanceGroupKind.GPU), 0, 0.5)],
+        ),
+        ("model_config_name", "v2", "SetModelConfigName", [(b"v2",)]),
+        ("pinned_memory_pool_byte_size", 2**40, "SetPinnedMemoryPoolByteSize", [(2**40,)]),
+    ],
+)
+def test_values_become_c_calls(field, value, setter, expected):
+    """Seconds become what C wants, mappings one call an entry."""
+    assert calls(**{field: value})[setter] == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("server_id", 3, TypeError),
+        ("server_id", "a\0b", ValueError),
+        ("model_repository", 3, TypeError),
+        ("model_repository", [b"x"], TypeError),
+        ("model_control_mode", 2, TypeError),
+        ("model_control_mode", "EXPLICIT", TypeError),
+        ("startup_models", "one", TypeError),
+        ("strict_model_config", 1, TypeError),
+        ("model_load_thread_count", -1, ValueError),
+        ("model_load_thread_count", 2**32, ValueError),
+        ("model_load_thread_count", True, TypeError),
+        ("model_load_thread_count", 1.0, TypeError),
+        ("exit_timeout", -1, ValueError),
+        ("exit_timeout", float("inf"), ValueError),
+        ("exit_timeout", "30", TypeError),
+        ("rate_limiter_resources", [("r", 1)], TypeError),
+        ("cuda_memory_pool_byte_size", {"0": 1}, TypeError),
+        ("cuda_memory_pool_byte_size", 64, TypeError),
+        ("cache_config", {"local": 5}, TypeError),
+        ("backend_config", {"python": {"x": None}}, TypeError),
+        (
+            "model_load_device_limits",
+            [ModelLoadDeviceLimit(InstanceGroupKind.GPU, 0, 1.5)],
+            ValueError,
+        ),
+        ("gpu_metrics", "no", TypeError),
+        ("log_file", 1, TypeError),
+    ],
+)
+def test_wrong_values_are_refused_by_name(field, value, error):
+    """When the options are made, before anything is started."""
+    with pytest.raises(error, match=field):
+        ServerOptions(**{field: value})
+
+
+def test_every_option_can_be_applied(tmp_path):
+    """A server starts with a value for each option that a machine without a GPU can take."""
+    fields = {
+        "server_id": "all",
+        "startup_models": [],
+        "strict_model_config": True,
+        "model_config_name": "variant",
+        "rate_limiter_mode": RateLimitMode.EXEC_COUNT,
+        "rate_limiter_resources": [RateLimiterResource("r", 2, 0)],
+        "pinned_memory_pool_byte_size": 1 << 20,
+        "min_supported_compute_capability": 7.5,
+        "exit_on_error": False,
+        "strict_readiness": False,
+        "exit_timeout": 3,
+        "model_load_thread_count": 1,
+        "model_namespacing": True,
+        "enable_peer_access": False,
+        "log_info": True,
+        "log_verbose": 1,
+        "log_format": LogFormat.ISO8601,
+        "cpu_metrics": False,
+        "gpu_metrics": False,
+        "backend_config": {"": {"default-max-batch-size": 4}},
+        "host_policy": {"p": {"numa-node": 0}},
+        "metrics_config": {"": {"counter_latencies": True}},
+        "model_load_device_limits": [ModelLoadDeviceLimit(InstanceGroupKind.GPU, 0, 0.5)],
+        "repo_agent_directory": tmp_path,
+    }
+    with Server(tmp_path, **fields) as server:
+        assert server.metadata()["name"] == "all"

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a server: start, repository, load, unload, metrics, close."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import threading
+from pathlib import Path
+
+import _backend
+import numpy as np
+import pytest
+
+import tritonffi
+from tritonffi import (
+    CancelledError,
+    ClosedError,
+    InternalError,
+    InvalidArgumentError,
+    ModelControlMode,
+    ModelStatus,
+    NotFoundError,
+    Server,
+    ServerOptions,
+    TritonError,
+    UnavailableError,
+)
+
+FP32 = {"INPUT0": ("FP32", [-1])}
+CONFIG = {
+    "backend": "tffitest",
+    "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+}
+
+
+@pytest.fixture
+def small(tmp_path, backend_directory):
+    """A server of the test's own over one model, `one`; its repository is `small.folder`."""
+    _backend.write_model(tmp_path / "models", "one", FP32)
+    with Server(tmp_path / "models", backend_directory=backend_directory) as running:
+        running.folder = tmp_path / "models"
+        yield running
+
+
+def test_a_started_server_is_live_and_ready(server):
+    """The constructor returns when everything is loaded."""
+    assert server.is_live()
+    assert server.is_ready()
+    assert not server.closed
+    assert repr(server) == "<Server 'shared', open>"
+
+
+def test_metadata_tells_name_version_and_extensions(server):
+    """The version is that of the library."""
+    metadata = server.metadata()
+    assert metadata["name"] == "shared"
+    assert metadata["version"].startswith("2.")
+    assert "binary_tensor_data" in metadata["extensions"]
+
+
+def test_models_is_the_index(small):
+    """Every model of the repository is in it, with version and state."""
+    assert small.models() == [ModelStatus("one", 1, "READY", "")]
+
+
+def test_a_server_needs_no_repository(backend_directory):
+    """Without one it starts, is ready, knows no model, and can load one from a config."""
+    with Server(backend_directory=backend_directory) as server:
+        assert server.is_ready()
+        assert server.models() == []
+        model = server.load("made", CONFIG)
+        assert model.infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+        assert server.models() == [ModelStatus("made", 1, "READY", "")]
+        server.unload("made")
+        assert server.models()[0].state == "UNAVAILABLE"
+
+
+def test_load_takes_a_config_in_place_of_the_repository_s(small):
+    """The override counts until the model is unloaded, and not for a reload only."""
+    assert small.model("one").config()["max_batch_size"] == 0
+    model = small.load("one", CONFIG | {"max_batch_size": 4})
+    assert model.config()["max_batch_size"] == 4
+    assert model.infer({"INPUT0": [[1.0]]})["OUTPUT0"].tolist() == [[1.0]]
+    assert small.load("one").config()["max_batch_size"] == 4
+    small.unload("one")
+    assert small.load("one").config()["max_batch_size"] == 0
+
+
+def test_a_model_handle_follows_a_reload(small):
+    """What it knew of the model's inputs is read again, and `latest` stays the latest."""
+    model = small.model("one")
+    assert model.infer({"INPUT0": [1.0]}).model_version == 1
+    config = json.loads(json.dumps(CONFIG))
+    config["input"][0]["data_type"] = config["output"][0]["data_type"] = "TYPE_INT32"
+    small.load("one", config)
+    assert model.infer({"INPUT0": [7]})["OUTPUT0"].dtype == np.int32
+    small.unload("one")
+    (small.folder / "one" / "2").mkdir()
+    small.load("one")
+    response = model.infer({"INPUT0": [1.0]})
+    assert response.model_version == 2
+    assert model.version == -1
+
+
+def test_unload_returns_when_the_model_is_unloaded(small):
+    """Right after it the index says so, and requests are refused."""
+    model = small.model("one")
+    assert model.is_ready()
+    small.unload("one")
+    assert small.models()[0].state == "UNAVAILABLE"
+    assert not model.is_ready()
+    with pytest.raises((UnavailableError, NotFoundError), match="model 'one'"):
+        model.infer({"INPUT0": [1.0]})
+    small.load("one")
+    assert model.infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+
+
+def test_unload_waits_for_requests_and_its_timeout_for_nobody(small, gate):
+    """A model with a request at work is not unloaded; TimeoutError says so."""
+    inference = small.model("one").submit({"INPUT0": [1.0]}, parameters={"hold": "start"})
+    gate.wait()
+    with pytest.raises(TimeoutError, match="model 'one': still not unloaded"):
+        small.unload("one", timeout=0.05)
+    gate.release()
+    assert inference.result()["OUTPUT0"].tolist() == [1.0]
+    small.unload("one")
+
+
+def test_a_failed_load_tells_what_triton_logged(small):
+    """The cause stands in the exception, not only in a log; the server lives on."""
+    _backend.write_model(small.folder, "bad", FP32, init_error="the disk is upside down")
+    with pytest.raises(TritonError, match="the disk is upside down"):
+        small.load("bad")
+    with pytest.raises(TritonError, match="model 'nope': .*\n.*\n.*not found in any model repository"):
+        small.load("nope")
+    broken = small.folder / "broken"
+    (broken / "1").mkdir(parents=True)
+    (broken / "config.pbtxt").write_text("backend: 'tffitest' nonsense: 3")
+    with pytest.raises(TritonError, match="model 'broken'"):
+        small.load("broken")
+    assert small.model("one").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+
+
+def test_a_failed_start_tells_what_triton_logged(tmp_path, backend_directory):
+    """The model and the cause are named; nothing stays behind."""
+    _backend.write_model(tmp_path, "bad", FP32, init_error="no such luck")
+    with pytest.raises(TritonError, match="(?s)bad.*no such luck"):
+        Server(tmp_path, backend_directory=backend_directory)
+
+
+def test_a_repository_that_is_not_there_is_named(tmp_path):
+    """Before Triton is started."""
+    with pytest.raises(InvalidArgumentError, match="nowhere' is not a folder"):
+        Server(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "error"),
+    [
+        ("../up", CONFIG, InvalidArgumentError),
+        ("", CONFIG, InvalidArgumentError),
+        ("a\0b", CONFIG, ValueError),
+        (3, None, TypeError),
+        ("x", "{}", TypeError),
+        ("x", {"a": object()}, InvalidArgumentError),
+        ("x", {"no_such_field": 1}, TritonError),
+        ("x", {"backend": "no_such_backend"}, TritonError),
+    ],
+)
+def test_wrong_loads_are_refused(server, name, config, error):
+    """Names are one plain path component, configs are JSON objects that Triton understands."""
+    with pytest.raises(error):
+        server.load(name, config)
+
+
+def test_metrics_are_prometheus_text(server, echo):
+    """The counters of models that ran are in it."""
+    echo.infer({"INPUT0": [1.0]})
+    text = server.metrics()
+    assert "# TYPE nv_inference_request_success counter" in text
+    assert 'nv_inference_count{model="echo",version="1"}' in text
+
+
+def test_statistics_count_exactly(small):
+    """Each inference counts once, for the model and in the whole."""
+    for _ in range(5):
+        small.model("one").infer({"INPUT0": [1.0]})
+    (statistics,) = small.model("one").statistics()["model_stats"]
+    assert statistics["inference_count"] == 5
+    assert statistics["execution_count"] == 5
+    assert small.statistics()["model_stats"] == [statistics]
+
+
+def test_model_properties(server):
+    """Batching and decoupling are told apart."""
+    flags = tritonffi.ModelBatchFlag, tritonffi.ModelTxnPropertyFlag
+    assert server.model("batched").batch_properties() == flags[0].FIRST_DIM
+    assert server.model("echo").batch_properties() == flags[0].UNKNOWN
+    assert server.model("stream").transaction_properties() == flags[1].DECOUPLED
+    assert server.model("echo").transaction_properties() == flags[1].ONE_TO_ONE
+
+
+def test_model_metadata_and_config(echo):
+    """Both are dicts of what Triton says."""
+    assert echo.metadata()["inputs"] == [{"name": "INPUT0", "datatype": "FP32", "shape": [-1]}]
+    assert echo.metadata()["versions"] == ["1"]
+    assert echo.config()["backend"] == "tffitest"
+    assert echo.is_ready()
+    assert repr(echo) == "<Model 'echo', version latest>"
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(0, InvalidArgumentError), (-2, InvalidArgumentError), ("1", TypeError)]
+)
+def test_wrong_versions_are_refused(server, version, error):
+    """A version is at least 1, or -1."""
+    with pytest.raises(error, match="version must be"):
+        server.model("echo", version)
+
+
+def test_a_closed_server_says_so(tmp_path, backend_directory):
+    """Every use of it or its models raises ClosedError; what was read from it stays."""
+    _backend.write_model(tmp_path, "one", FP32)
+    server = Server(tmp_path, backend_directory=backend_directory, server_id="short")
+    model = server.model("one")
+    inference = model.submit({"INPUT0": [3.0]})
+    response = inference.result()
+    server.close()
+    server.close()
+    assert server.closed
+    for call in (
+        server.is_live,
+        server.is_ready,
+        server.metadata,
+        server.models,
+        server.metrics,
+        model.metadata,
+        model.is_ready,
+        lambda: model.infer({"INPUT0": [1.0]}),
+        lambda: server.load("one"),
+        lambda: server.unload("one"),
+    ):
+        with pytest.raises(ClosedError, match="server 'short' is closed"):
+            call()
+    assert response["OUTPUT0"].tolist() == [3.0]
+    assert inference.result() is response
+
+
+def test_close_cancels_what_is_in_flight(tmp_path, backend_directory, gate):
+    """Waiting threads get CancelledError, and close does not wait for more than that."""
+    _backend.write_model(tmp_path, "one", FP32)
+    server = Server(tmp_path, backend_directory=backend_directory)
+    inference = server.model("one").submit({"INPUT0": [1.0]}, parameters={"hold": "start"})
+    outcome = []
+
+    def wait():
+        try:
+            outcome.append(inference.result())
+        except TritonError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    gate.wait()
+    server.close()
+    thread.join()
+    assert isinstance(outcome[0], CancelledError)
+
+
+def test_a_dropped_server_warns_and_closes(tmp_path, backend_directory):
+    """ResourceWarning, and the C server is gone."""
+    _backend.write_model(tmp_path, "one", FP32)
+    server = Server(tmp_path, backend_directory=backend_directory, server_id="lost")
+    lifecycle = server._lifecycle
+    with pytest.warns(ResourceWarning, match="server 'lost' was not closed"):
+        del server
+        gc.collect()
+    assert lifecycle.is_closed
+
+
+def test_private_folders_go_with_the_last_server(tmp_path):
+    """Each server has one; they go when no server of the process is left, or later ones close."""
+    with Server() as server:
+        folder = Path(server._lifecycle._folder)
+        assert folder.stat().st_mode & 0o777 == 0o700
+    tritonffi._lifecycle.process  # noqa: B018 (the shared server of the tests may still be open)
+    assert not tritonffi._lifecycle.process._running or folder.exists()
+
+
+def test_servers_live_side_by_side_and_again(tmp_path, backend_directory):
+    """Closing one leaves the other at work; a third one may follow."""
+    _backend.write_model(tmp_path, "one", FP32)
+    first = Server(tmp_path, backend_directory=backend_directory)
+    second = Server(tmp_path, backend_directory=backend_directory)
+    first.close()
+    assert second.model("one").infer({"INPUT0": [2.0]})["OUTPUT0"].tolist() == [2.0]
+    with Server(tmp_path, backend_directory=backend_directory) as third:
+        assert third.model("one").infer({"INPUT0": [3.0]})["OUTPUT0"].tolist() == [3.0]
+    second.close()
+
+
+def test_options_and_fields_go_together(tmp_path):
+    """Fields win over the options object; an unknown one is a TypeError."""
+    options = ServerOptions(server_id="from options", exit_timeout=5)
+    with Server(options=options, server_id="from fields") as server:
+        assert server.metadata()["name"] == "from fields"
+        assert server.options.exit_timeout == 5
+    with pytest.raises(TypeError, match="no_such_option"):
+        Server(no_such_option=1)
+    with pytest.raises(TypeError, match="options must be ServerOptions"):
+        Server(options={})
+
+
+def test_no_model_is_loaded_that_is_not_asked_for(tmp_path, backend_directory):
+    """Startup models replace the default `*`."""
+    for name in ("one", "two"):
+        _backend.write_model(tmp_path, name, FP32)
+    with Server(tmp_path, backend_directory=backend_directory, startup_models=["two"]) as server:
+        states = {status.name: status.state for status in server.models()}
+        assert states == {"one": "", "two": "READY"}
+
+
+def test_control_mode_none_loads_all_and_refuses_load(tmp_path, backend_directory):
+    """Triton's own refusal comes through."""
+    _backend.write_model(tmp_path, "one", FP32)
+    with Server(
+        tmp_path, backend_directory=backend_directory, model_control_mode=ModelControlMode.NONE
+    ) as server:
+        assert server.model("one").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+        with pytest.raises(UnavailableError, match="explicit model load"):
+            server.load("one")
+
+
+def test_triton_s_log_reaches_logging(small, caplog):
+    """Errors arrive on the logger tritonffi.server with Triton's file and line."""
+    with caplog.at_level(logging.DEBUG, logger="tritonffi.server"), pytest.raises(InternalError):
+        small.load("nope")
+    records = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert any("failed to poll model 'nope'" in record.getMessage() for record in records)
+    assert all(record.filename.endswith((".cc", ".h")) for record in records)
+
+
+def test_a_start_without_a_gpu_is_silent(caplog):
+    """What Triton says about a missing GPU at ERROR level is DEBUG here."""
+    with caplog.at_level(logging.INFO, logger="tritonffi.server"), Server():
+        pass
+    assert [record.getMessage() for record in caplog.records] == []
