@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import _backend
 import pytest
 
-import _backend
 from tritonffi import LibraryNotFoundError, Server, _library
 from tritonffi._fetch import get_server
 from tritonffi._native import ffi, lib

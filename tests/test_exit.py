@@ -205,4 +205,3 @@ def test_ctrl_c_ends_a_load(run):
         """
     )
     assert out == "left\n"
-

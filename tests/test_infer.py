@@ -150,7 +150,7 @@ def test_only_wanted_outputs_come(server):
     inputs = {"INPUT0": [1.0], "INPUT1": [[1, 2]], "INPUT2": ["x"]}
     response = server.model("mixed").infer(inputs, outputs=["OUTPUT2"])
     assert list(response) == ["OUTPUT2"]
-    with pytest.raises(KeyError, match="no output 'OUTPUT0' in the response .'OUTPUT2'."):
+    with pytest.raises(KeyError, match=r"no output 'OUTPUT0' in the response .'OUTPUT2'."):
         response["OUTPUT0"]
 
 
@@ -361,7 +361,7 @@ def test_inputs_are_kept_until_response_and_release_were_seen(echo, gate, order)
 def test_errors_of_the_model_are_raised_with_its_name(echo):
     """Code and text are the model's own."""
     parameters = {"mode": "error", "error_code": "UNAVAILABLE", "error_text": "out of tea"}
-    with pytest.raises(UnavailableError, match="model 'echo': .*out of tea"):
+    with pytest.raises(UnavailableError, match=r"model 'echo': .*out of tea"):
         echo.infer({"INPUT0": [1.0]}, parameters=parameters)
     with pytest.raises(InternalError):
         echo.infer({"INPUT0": [1.0]}, parameters={"mode": "error"})
@@ -382,7 +382,7 @@ def test_timeout_cancels(echo, gate):
     """The request's own timeout raises TimeoutError and cancels; the model goes on."""
     inference = echo.submit({"INPUT0": [1.0]}, timeout=0.05, parameters={"hold": "start"})
     gate.wait()
-    with pytest.raises(TimeoutError, match="model 'echo': no result within 0.05 seconds"):
+    with pytest.raises(TimeoutError, match=r"model 'echo': no result within 0.05 seconds"):
         inference.result()
     assert inference.is_cancelled()
     gate.release()

@@ -98,7 +98,9 @@ class CompletionQueue:
         token = inference.token
         while not inference.is_over:
             if self.is_given_up:
-                raise ClosedError(f"model {inference.model_name!r}: the server was closed meanwhile")
+                raise ClosedError(
+                    f"model {inference.model_name!r}: the server was closed meanwhile"
+                )
             timeout_ns = _slice(deadline)
             result = self._collect(lib.tffi_inference_wait, token, timeout_ns)
             if result == _READY:

@@ -36,7 +36,6 @@ from tritonffi._native import ffi, lib
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tritonffi._call import JSON
     from tritonffi._functions import FunctionModel
     from tritonffi._native import CData
     from tritonffi._options import ServerOptions
@@ -112,12 +111,12 @@ class Lifecycle:
         process.add(self)
 
     def _resolve(self) -> ServerOptions:
-        """The options as Triton gets them: private folders added, defaults that depend filled in."""
+        """Return the options as Triton gets them: with private folders and what was left open."""
         options = self.options
         self.repository.mkdir()
         repositories = options.paths("model_repository")
         for path in repositories:
-            if "://" not in path and not os.path.isdir(path):
+            if "://" not in path and not Path(path).is_dir():
                 raise InvalidArgumentError(f"model repository {path!r} is not a folder")
         changes: dict[str, object] = {
             "model_repository": (*repositories, str(self.repository)),
@@ -137,7 +136,7 @@ class Lifecycle:
             changes["log_file"] = _log.capture.path()
         if options.gpu_metrics is None:
             # Asking for GPU metrics where no driver is prints to stderr.
-            changes["gpu_metrics"] = os.path.exists("/dev/nvidiactl")
+            changes["gpu_metrics"] = Path("/dev/nvidiactl").exists()
         return dataclasses.replace(options, **changes)  # type: ignore[arg-type]
 
     def refusal(self) -> ClosedError:
@@ -275,9 +274,7 @@ class Lifecycle:
     def _stop(self, handle: CData, seconds: int) -> None:
         mark = _log.capture.mark()
         try:
-            check(
-                lib.TRITONSERVER_ServerSetExitTimeout(handle, seconds), f"server {self.name!r}"
-            )
+            check(lib.TRITONSERVER_ServerSetExitTimeout(handle, seconds), f"server {self.name!r}")
             check(lib.TRITONSERVER_ServerStop(handle), f"server {self.name!r}: it did not stop")
         except TritonError as error:
             _log.add_log(error, _log.capture.since(mark))
@@ -328,12 +325,12 @@ class _Process:
                 return
             stopped, self._stopped = self._stopped, []
         time.sleep(_SETTLE_S)
-        for handle, folder in stopped:
-            error = lib.TRITONSERVER_ServerDelete(handle)
+        for stopped_handle, stopped_folder in stopped:
+            error = lib.TRITONSERVER_ServerDelete(stopped_handle)
             if error:
                 logger.error("a stopped server was not deleted: %s", take_error(error))
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+            if stopped_folder is not None:
+                shutil.rmtree(stopped_folder, ignore_errors=True)
         _log.capture.forward()
 
     def exit(self) -> None:
@@ -341,7 +338,7 @@ class _Process:
         for server in list(self._running):
             try:
                 server.close(timeout=_EXIT_TIMEOUT_S)
-            except Exception as error:  # noqa: BLE001 (nobody is left to catch it)
+            except Exception as error:  # noqa: BLE001, PERF203 (nobody is left to catch it)
                 logger.debug("server %r did not close at exit: %s", server.name, error)
 
     def forked(self) -> None:

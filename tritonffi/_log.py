@@ -121,9 +121,7 @@ class LogCapture:
             level = logging.DEBUG if line.is_noise else line.level
             if logger.isEnabledFor(level):
                 logger.handle(
-                    logger.makeRecord(
-                        logger.name, level, line.file, line.line, line.text, (), None
-                    )
+                    logger.makeRecord(logger.name, level, line.file, line.line, line.text, (), None)
                 )
 
     def _read(self) -> list[LogLine]:

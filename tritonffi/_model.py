@@ -177,8 +177,9 @@ class Model:
     def _submit(self, spec: ModelSpec, inputs: Inputs, request: Request | None) -> Inference:
         if type(inputs) is not dict and not isinstance(inputs, Mapping):
             kind = type(inputs).__name__
-            message = f"model {self.name!r}: inputs must be a mapping of names to arrays, not {kind}"
-            raise TypeError(message)
+            raise TypeError(
+                f"model {self.name!r}: inputs must be a mapping of names to arrays, not {kind}"
+            )
         names = tuple(inputs)
         # Popping makes the template this call's own; it goes back when the call is through.
         templates = self._templates.get(names)

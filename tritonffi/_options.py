@@ -350,9 +350,7 @@ class ServerOptions:
     log_info: bool = _row(False, "ServerOptionsSetLogInfo", _flag)
     log_warn: bool = _row(True, "ServerOptionsSetLogWarn", _flag)
     log_error: bool = _row(True, "ServerOptionsSetLogError", _flag)
-    log_format: LogFormat = _row(
-        LogFormat.DEFAULT, "ServerOptionsSetLogFormat", _choice(LogFormat)
-    )
+    log_format: LogFormat = _row(LogFormat.DEFAULT, "ServerOptionsSetLogFormat", _choice(LogFormat))
     log_verbose: int = _row(0, "ServerOptionsSetLogVerbose", _uint)
     metrics: bool = _row(True, "ServerOptionsSetMetrics", _flag)
     gpu_metrics: bool | None = _row(None, "ServerOptionsSetGpuMetrics", _flag_unless_none)
@@ -388,10 +386,14 @@ class ServerOptions:
                 yield field.metadata["setter"], arguments, what
 
     def paths(self, name: str) -> list[str]:
-        """A field that holds a path or several, as a list of absolute paths."""
+        """Return a field that holds a path or several as a list of absolute paths and URLs."""
         value = getattr(self, name)
         items = [value] if isinstance(value, (str, os.PathLike)) else value
-        return [os.path.abspath(item) for item in items]
+        # Not resolve(): what a link points to may change, and is the user's business.
+        return [
+            item if "://" in item else os.path.abspath(item)  # noqa: PTH100
+            for item in map(os.fspath, items)
+        ]
 
     def apply(self, options: object) -> None:
         """Sets everything on a ``TRITONSERVER_ServerOptions *``."""

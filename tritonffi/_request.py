@@ -141,7 +141,16 @@ class Template:
     After an exception it is not to be used again: what went with that request is still written in.
     """
 
-    __slots__ = ("_datatypes", "_keep", "_request", "_shapes", "_tensors", "_token", "_whats", "names")
+    __slots__ = (
+        "_datatypes",
+        "_keep",
+        "_request",
+        "_shapes",
+        "_tensors",
+        "_token",
+        "_whats",
+        "names",
+    )
 
     def __init__(self, spec: ModelSpec, version: int, names: tuple[str, ...]) -> None:
         spec.check_input_names(names)

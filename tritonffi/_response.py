@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from tritonffi._call import string
 from tritonffi._enums import ParameterType
 from tritonffi._errors import CancelledError, TritonError, error_from_code
@@ -21,6 +18,9 @@ from tritonffi._native import ffi, lib
 from tritonffi._tensor import from_tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from tritonffi._native import CData
 
 Array: TypeAlias = "npt.NDArray[np.generic]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import pathlib
 import time
 import warnings
 import weakref
@@ -22,10 +22,14 @@ from tritonffi._call import (
     out_bool,
     owned,
     parameters,
-    string,
 )
 from tritonffi._enums import MetricFormat, ModelControlMode
-from tritonffi._errors import AlreadyExistsError, InvalidArgumentError, TritonError, UnsupportedError
+from tritonffi._errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    TritonError,
+    UnsupportedError,
+)
 from tritonffi._functions import FunctionModel, check_model_name
 from tritonffi._lifecycle import Lifecycle
 from tritonffi._model import Model
@@ -318,13 +322,11 @@ class Server:
 
     def _in_repositories(self, name: str) -> bool:
         return any(
-            "://" in path or os.path.isdir(os.path.join(path, name))
+            "://" in path or pathlib.Path(path, name).is_dir()
             for path in self.options.paths("model_repository")
         )
 
-    def unload(
-        self, name: str, *, dependents: bool = False, timeout: float | None = None
-    ) -> None:
+    def unload(self, name: str, *, dependents: bool = False, timeout: float | None = None) -> None:
         """Unload a model and return when it is unloaded.
 
         Args:

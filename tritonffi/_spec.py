@@ -7,14 +7,13 @@ says what was expected, which Triton's own errors often do not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from tritonffi._errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from tritonffi._call import JSON
 
@@ -130,7 +129,7 @@ class ModelSpec:
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         expected = self.inputs[name].shape
         if len(shape) != len(expected) or any(
-            want not in (-1, have) for want, have in zip(expected, shape)
+            want not in (-1, have) for want, have in zip(expected, shape, strict=True)
         ):
             hint = ""
             if self.max_batch_size > 0 and len(shape) == len(expected) - 1:

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a type checker makes of the public API: checked by mypy, never run."""
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import assert_type
+
+import tritonffi
+
+
+def add(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> dict[str, object]:
+    """A callable as a model."""
+    return {"sum": a + b}
+
+
+with tritonffi.Server("models", exit_timeout=3) as server:
+    assert_type(server, tritonffi.Server)
+    assert_type(server.is_ready(), bool)
+    assert_type(server.metrics(), str)
+    assert_type(server.models(), list[tritonffi.ModelStatus])
+    model = server.load_function(
+        "add",
+        add,
+        inputs={"a": ("FP32", [-1]), "b": ("FP32", [-1])},
+        outputs={"sum": ("FP32", [-1])},
+        max_batch_size=64,
+        config={"dynamic_batching": {}},
+    )
+    assert_type(model, tritonffi.Model)
+    response = model.infer({"a": [1.0], "b": np.ones(1)}, timeout=1.5, outputs=["sum"])
+    assert_type(response, tritonffi.Response)
+    assert_type(response["sum"], npt.NDArray[np.generic])
+    assert_type(response.parameters, dict[str, str | int | float | bool])
+    inference = model.submit(tritonffi.Request({"a": [1.0]}, request_id="x"))
+    assert_type(inference, tritonffi.Inference)
+    assert_type(inference.result(timeout=1), tritonffi.Response)
+    assert_type(inference.done(), bool)
+    assert_type(server.unload("add"), None)
+    model.infer({"a": [1.0]}, no_such_keyword=1)  # type: ignore[call-arg]
