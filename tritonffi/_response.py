@@ -15,15 +15,11 @@ from tritonffi._call import string
 from tritonffi._enums import ParameterType
 from tritonffi._errors import CancelledError, TritonError, error_from_code
 from tritonffi._native import ffi, lib
-from tritonffi._tensor import from_tensor
+from tritonffi._tensor import Array, from_tensor
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from tritonffi._native import CData
 
-Array: TypeAlias = "npt.NDArray[np.generic]"
 ParameterValue: TypeAlias = "str | int | float | bool"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from tritonffi._bytes import format_shape
 from tritonffi._errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 #: Shapes that were found good are remembered, so that the next one is a look-up; not for ever.
 _REMEMBERED_SHAPES = 64
-
-
-def _shape_text(shape: Iterable[int]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
 
 
 @dataclass(frozen=True)
@@ -135,8 +132,8 @@ class ModelSpec:
             if self.max_batch_size > 0 and len(shape) == len(expected) - 1:
                 hint = "; the model batches, so the first axis is the batch: array[None] makes one"
             raise InvalidArgumentError(
-                f"model {self.name!r}, input {name!r}: expected shape {_shape_text(expected)}, "
-                f"got {_shape_text(shape)}{hint}"
+                f"model {self.name!r}, input {name!r}: expected shape {format_shape(expected)}, "
+                f"got {format_shape(shape)}{hint}"
             )
         if self.max_batch_size > 0 and shape[0] > self.max_batch_size:
             raise InvalidArgumentError(
