@@ -34,8 +34,8 @@ _LEVELS = {
 }
 # Level and date, time, process, file and line; the text is quoted unless escaping is turned off.
 _LINE = re.compile(r"^([IWEFV])\d{4} \d\d:\d\d:\d\d\.\d+ \d+ ([^\s:]+):(\d+)\] (.*)$")
-# What every start on a machine without a GPU says, and every start of a second server, at levels
-# that do not fit: it works all the same.
+# What every start on a machine without a GPU says, every start of a second server, and every load
+# from a config alone, at levels that do not fit: it works all the same.
 _NOISE = (
     "CudaDriverHelper has not been initialized",
     "Unable to allocate pinned system memory",
@@ -44,6 +44,7 @@ _NOISE = (
     "Failed to load libcuda",
     "New pinned memory pool of size",
     "New CUDA memory pools could not be created",
+    "Failed to set config modification time: model_config_content_name_ is empty",
 )
 _RECENT = 2000
 _ROTATE_BYTES = 4 << 20
@@ -61,7 +62,7 @@ class LogLine:
 
     @property
     def is_noise(self) -> bool:
-        """Whether it tells only of a missing GPU, or of pools that servers share."""
+        """Whether it tells of nothing that went wrong."""
         return any(noise in self.text for noise in _NOISE)
 
 

@@ -437,18 +437,19 @@ class Server:
             with lifecycle.use():
                 (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
             self._load(name, text, timeout)
-            lifecycle.functions[name] = model
-            model.loaded()
         except BaseException:
-            if lifecycle.functions.get(name) is model:
-                # The warm-up failed: the model is loaded, and must not stay.
-                self.unload(name)
-            else:
-                model.abandon()
-                model.close()
+            model.abandon()
+            model.close()
             raise
+        lifecycle.functions[name] = model
         if previous is not None:
             previous.close()
+        try:
+            model.loaded()
+        except BaseException:
+            # The warm-up failed: Triton takes the model for loaded, and it must not stay.
+            self.unload(name)
+            raise
         return self.model(name)
 
 
