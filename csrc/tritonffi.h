@@ -241,6 +241,68 @@ bool tffi_bytes_pack_separated(const void *joined, size_t joined_size, char sepa
  */
 size_t tffi_bytes_format(const uint32_t *lengths, uint64_t count, char *text);
 
-/* backend.c: Python callables as models */
+/* backend.c, function.c, gather.c, scatter.c: Python callables as models */
+
+/*
+ * A callable as Triton sees it: the model whose config carries its token. It is made before the model is loaded, and
+ * worker threads of Python's take batches from it. One reference belongs to Python, each worker takes one more, and
+ * Triton holds one for each model. The one who drops the last frees it.
+ */
+typedef struct tffi_function tffi_function;
+
+/*
+ * One call of the callable: requests that fit together, stacked along the first axis if `batching`. Inputs stand in
+ * the order of tffi_function_new; one that the requests do not have has no data. Names, shapes and rows live as long
+ * as the batch; the input memory is the batch's own, and the reader may take its `buffer` over.
+ */
+typedef struct {
+  tffi_tensor *inputs;
+  const int64_t *rows; /* of each request; 1 where the model does not batch */
+  int64_t row_count;   /* their sum */
+  uint32_t input_count;
+  uint32_t request_count;
+  bool batching;
+} tffi_batch;
+
+/*
+ * Makes a function model. Of each input only the name and the rank in the callable's array (dim_count) are read, and
+ * copied. *token names it in the model config, as parameter "tritonffi.token". NULL: no memory.
+ */
+tffi_function *tffi_function_new(const char *model_name, const tffi_tensor *inputs, uint32_t input_count,
+                                 bool batching, uint64_t *token);
+void tffi_function_retain(tffi_function *function);
+void tffi_function_release(tffi_function *function);
+
+/*
+ * Triton's load has returned: from now on failures are answered as errors. Before, they are answered as successes
+ * without outputs, because Triton crashes after a failed warm-up; the first of them is returned here.
+ */
+struct TRITONSERVER_Error *tffi_function_set_loaded(tffi_function *function);
+
+/*
+ * Waits for a batch, which is the caller's until tffi_batch_release. A negative timeout waits without end.
+ * TFFI_WAIT_GONE: there will be none, the worker may leave.
+ */
+tffi_wait tffi_function_next(tffi_function *function, int64_t timeout_ns, tffi_batch **batch);
+
+/* No new model may use the function, and its workers leave as soon as Triton has let the present one go. */
+void tffi_function_close(tffi_function *function);
+
+/*
+ * For callables that do not come to an end: every batch, now and later, is answered with UNAVAILABLE, the result of a
+ * callable that still runs is dropped, and idle workers leave. Returns how many batches were given up.
+ */
+uint32_t tffi_function_abandon(tffi_function *function);
+
+/*
+ * Answers the batch: one tensor per output over all rows, of which each request gets its own rows of the outputs that
+ * it asked for. An error means that the outputs do not fit the batch and nothing was sent: tffi_batch_fail must follow.
+ * On an abandoned batch nothing happens.
+ */
+struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *batch, const tffi_tensor *outputs, uint32_t output_count);
+/* Answers every request of the batch with an error. On an abandoned or finished batch nothing happens. */
+void tffi_batch_fail(tffi_batch *batch, int32_t code, const char *message);
+/* The worker is through with the batch. One that was not answered is answered with an error. */
+void tffi_batch_release(tffi_batch *batch);
 
 #endif

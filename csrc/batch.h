@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What function.c, backend.c, gather.c and scatter.c share: a function model and one call of its callable. */
+
+#ifndef TRITONFFI_BATCH_H
+#define TRITONFFI_BATCH_H
+
+#include "internal.h"
+#include "tritonbackend.h"
+
+typedef enum {
+  BATCH_QUEUED,    /* waits for a worker */
+  BATCH_RUNNING,   /* a worker has it; its callable runs */
+  BATCH_ANSWERING, /* the worker sends the responses, in C */
+  BATCH_FINISHED,  /* answered, and its requests are released */
+  BATCH_ABANDONED  /* nobody waits for the callable any more; Execute answers */
+} batch_state;
+
+/*
+ * A batch is held by Execute and, once a worker took it, by that worker; the last to let go frees it. It is one block
+ * of memory, with the arrays behind it. Its requests belong to the one who moved it to ANSWERING or ABANDONED.
+ */
+typedef struct function_batch {
+  tffi_batch shown;
+  tffi_function *function;
+  struct TRITONBACKEND_ModelInstance *instance;
+  struct TRITONBACKEND_Request **requests;
+  struct TRITONBACKEND_Response **responses; /* room for one per request */
+  struct function_batch *next_of_call;       /* in the list of one Execute */
+  struct function_batch *next_queued;        /* under the function's lock, as the next three */
+  struct function_batch *next_live, *previous_live;
+  batch_state state;
+  pthread_cond_t answered; /* Execute sleeps on it: FINISHED or ABANDONED */
+  uint64_t exec_start_ns;
+  uint64_t compute_start_ns;
+  uint32_t references;
+} function_batch;
+
+struct tffi_function {
+  uint64_t token;
+  tffi_function *next; /* in the registry, under its lock, as `references` and `models` */
+  uint32_t references; /* Python's and Triton's */
+
+  pthread_mutex_t lock; /* over all that follows up to `name` */
+  pthread_cond_t work;  /* idle workers sleep on it */
+  function_batch *first_queued, *last_queued;
+  function_batch *live; /* queued, running or being answered */
+  uint32_t models;      /* Triton's models of this function: one, two while a reload overlaps */
+  bool loaded;
+  bool closing;
+  bool abandoned;
+  int32_t first_error_code; /* the first failure before `loaded` */
+  char *first_error;
+
+  char *name; /* never changed, as the rest */
+  char **input_names;
+  uint32_t *input_ranks;
+  uint32_t input_count;
+  bool batching;
+};
+
+/* The clock readings that Triton's statistics of one execution are made of. */
+typedef struct {
+  uint64_t exec_start, compute_start, compute_end, exec_end;
+} tffi_timing;
+
+static inline uint64_t tffi_now_ns(void)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline void tffi_discard(struct TRITONSERVER_Error *error)
+{
+  if (error != NULL) {
+    TRITONSERVER_ErrorDelete(error);
+  }
+}
+
+static inline bool tffi_is_cpu(TRITONSERVER_MemoryType type)
+{
+  return type == TRITONSERVER_MEMORY_CPU || type == TRITONSERVER_MEMORY_CPU_PINNED;
+}
+
+/* function.c: the function of a token, held and counted as one model more; NULL where none is open to new models. */
+tffi_function *tffi_function_enter(uint64_t token);
+/* function.c: the model is gone. */
+void tffi_function_leave(tffi_function *function);
+
+/*
+ * function.c: whether a failure must not be told to Triton, because the load has not returned. If so, the first one
+ * is remembered for tffi_function_set_loaded.
+ */
+bool tffi_function_hides_error(tffi_function *function, struct TRITONSERVER_Error *error);
+
+/* function.c: hands batches to the workers and waits until each is answered; abandoned ones it answers itself. */
+void tffi_batches_run(tffi_function *function, function_batch *first);
+/* function.c: takes a running batch over for its answer. False: it was abandoned. */
+bool tffi_batch_claim(function_batch *batch);
+/* function.c: the answer is given; Execute may return. */
+void tffi_batch_settle(function_batch *batch);
+/* function.c: one holder less. */
+void tffi_batch_drop(function_batch *batch);
+
+/*
+ * gather.c: sorts the requests of one Execute into batches that can be stacked, with their inputs gathered. Requests
+ * that cannot be read are answered at once.
+ */
+function_batch *tffi_batches_gather(tffi_function *function, struct TRITONBACKEND_ModelInstance *instance,
+                                    struct TRITONBACKEND_Request **requests, uint32_t request_count);
+
+/* scatter.c: answers one request with an error, counts the failure, releases the request. The error stays the caller's. */
+void tffi_request_answer_error(tffi_function *function, struct TRITONBACKEND_ModelInstance *instance,
+                               struct TRITONBACKEND_Request *request, struct TRITONSERVER_Error *error,
+                               const tffi_timing *at);
+/* scatter.c: answers all requests of a batch with the error, as above, and deletes it. */
+void tffi_batch_answer_error(function_batch *batch, struct TRITONSERVER_Error *error);
+/* scatter.c: an error about an input or output, beginning with the names of model and tensor. */
+struct TRITONSERVER_Error *tffi_tensor_error(const tffi_function *function, const char *kind, const char *name,
+                                             TRITONSERVER_Error_Code code, const char *text);
+
+#endif

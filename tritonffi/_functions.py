@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Python callables as models: the Python side of csrc/backend.c.
+
+Triton collects requests into a batch and calls the backend, which is this very extension. There, in
+C, the inputs of the batch are gathered and handed to one of the model's workers, a Python thread
+that sits in `tffi_function_next` without the GIL. It calls the callable with arrays over the
+gathered memory, which is the batch's own and lives as long as any array over it, and hands the
+results back to C, where each request gets its rows. A failure is the answer to exactly the requests
+of its batch; the worker goes on.
+
+The callable returns a mapping of output names to whatever `to_tensor` takes; for a single output
+the value by itself will do. What it is called with is told in `_calling`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from tritonffi._call import check, encode, take_error
+from tritonffi._calling import caller
+from tritonffi._errors import InternalError, InvalidArgumentError, TritonError
+from tritonffi._function_config import Declared, check_model_name, function_config
+from tritonffi._native import ffi, lib
+from tritonffi._tensor import Array, check_shape, from_tensor, to_tensor
+
+if TYPE_CHECKING:
+    from tritonffi._function_config import Declarations
+    from tritonffi._native import CData
+
+Function: TypeAlias = Callable[..., object]
+
+__all__ = ["FunctionModel", "check_model_name"]
+
+_logger = logging.getLogger("tritonffi.functions")
+
+#: Seconds that `close` waits for workers to leave.
+_JOIN_TIMEOUT = 1.0
+
+
+class FunctionModel:
+    """
+    A callable with the model config that makes Triton call it.
+
+    The order is: make it, `start`, have Triton load `config`, `loaded`; in the end have Triton
+    unload it, and `close`. A model that is loaded anew under its name is a new FunctionModel.
+
+    Attributes:
+        name: The model's name.
+        config: The complete model config.
+        token: What the config's parameter ``tritonffi.token`` says.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Function,
+        inputs: Declarations,
+        outputs: Declarations,
+        *,
+        max_batch_size: int = 0,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        """
+        Check everything that can be checked without Triton.
+
+        Args:
+            name: The model's name, one component of a path.
+            function: The callable; `_calling` says how it is called.
+            inputs: Name to data type, such as "FP32", and dimensions without the batch axis; -1 is
+                any size.
+            outputs: Likewise.
+            max_batch_size: 0: each request is a call of its own. Otherwise requests are stacked
+                along a first axis, of up to so many rows.
+            config: Whatever else the model config shall hold. Entries of `input` and `output` are
+                merged into the declared ones of their names.
+
+        Raises:
+            TypeError: An argument is of the wrong type, or the callable does not take the inputs.
+            InvalidArgumentError: A name, data type, dimension or part of the config is impossible.
+            UnsupportedError: The config, or the kind of callable, is not supported.
+        """
+        made = function_config(name, inputs, outputs, max_batch_size, config)
+        self.name = name
+        self._call = caller(function, made.inputs, f"model {name!r}")
+        self._inputs = made.inputs
+        self._outputs = {declared.name: declared for declared in made.outputs}
+        self._output_names = [ffi.new("char[]", text.encode()) for text in self._outputs]
+        self._is_batching = made.is_batching
+        self._worker_count = made.instances
+        self._workers: list[threading.Thread] = []
+        self._busy: set[int] = set()
+        self._lock = threading.Lock()
+        self._is_loaded = False
+        self._is_abandoned = False
+        self._is_closed = False
+        self._warm_up_error: BaseException | None = None
+
+        input_names = [ffi.new("char[]", declared.name.encode()) for declared in made.inputs]
+        specs = ffi.new("tffi_tensor[]", len(input_names))
+        for index, declared in enumerate(made.inputs):
+            specs[index].name = input_names[index]
+            specs[index].dim_count = len(declared.shape) + self._is_batching
+        token = ffi.new("uint64_t *")
+        self._function: CData = lib.tffi_function_new(
+            encode(name, "a model's name"), specs, len(input_names), self._is_batching, token
+        )
+        if not self._function:
+            raise MemoryError(f"model {name!r}: no memory for one more function model")
+        self.token = int(token[0])
+        self.config = made.with_token(self.token)
+
+    def start(self) -> None:
+        """Start the worker threads. Before the load: a warm-up calls the function inside it."""
+        try:
+            for number in range(self._worker_count):
+                thread = threading.Thread(
+                    target=self._work, name=f"tritonffi: {self.name} #{number}", daemon=True
+                )
+                lib.tffi_function_retain(self._function)
+                try:
+                    thread.start()
+                except BaseException:
+                    lib.tffi_function_release(self._function)
+                    raise
+                self._workers.append(thread)
+        except BaseException:
+            self.close()
+            raise
+
+    def loaded(self) -> None:
+        """
+        Tell that Triton has loaded the model.
+
+        From now on failures are told to Triton. Before, that would crash it: a warm-up that fails
+        is answered as if it had not, and raised here.
+
+        Raises:
+            Exception: What the callable raised in the warm-up. The model must be unloaded.
+            TritonError: Something else failed in it.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            error = lib.tffi_function_set_loaded(self._function)
+            self._is_loaded = True
+        cause, self._warm_up_error = self._warm_up_error, None
+        if not error:
+            return
+        if not isinstance(cause, Exception):
+            raise self._warm_up_failure(error) from cause
+        take_error(error)  # the same in Triton's form
+        if hasattr(cause, "add_note"):  # Python 3.11
+            cause.add_note(f"in the warm-up of model {self.name!r}, during its load")
+        try:
+            raise cause
+        finally:
+            del cause  # or it and this frame would hold each other, and the callable's arrays
+
+    def _warm_up_failure(self, error: CData) -> TritonError:
+        failure = take_error(error)
+        model = f"model {self.name!r}"
+        text = str(failure).removeprefix(f"{model}: ")
+        failure.args = (f"{model}, warm-up: {text}",)
+        return failure
+
+    def abandon(self) -> int:
+        """
+        Give up what the callable has not finished: its requests are answered with an error.
+
+        Returns:
+            How many batches that were.
+        """
+        with self._lock:
+            if self._is_closed:
+                return 0
+            self._is_abandoned = True
+            return int(lib.tffi_function_abandon(self._function))
+
+    def close(self, timeout: float = _JOIN_TIMEOUT) -> None:
+        """
+        Have the workers leave; a second call does nothing.
+
+        They leave when Triton has let the model go. After `abandon`, one whose callable never
+        returns is left behind, and ends with the process.
+
+        Args:
+            timeout: How many seconds to wait for them.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            lib.tffi_function_close(self._function)
+            lib.tffi_function_release(self._function)
+        deadline = time.monotonic() + timeout
+        for worker in self._workers:
+            if worker is threading.current_thread():
+                continue
+            if self._is_abandoned and worker.ident in self._busy:
+                continue
+            worker.join(max(0.0, deadline - time.monotonic()))
+
+    def _work(self) -> None:
+        """
+        Serve batches until there will be no more: what a worker thread does.
+
+        It holds a reference to the C function, taken by `start`, and none to the server.
+        """
+        me = threading.get_ident()
+        function = self._function
+        batch = ffi.new("tffi_batch **")
+        try:
+            while lib.tffi_function_next(function, -1, batch) == lib.TFFI_WAIT_READY:
+                self._busy.add(me)
+                try:
+                    # Whatever still comes out of there is a failure to tell of a failure.
+                    with contextlib.suppress(BaseException):
+                        self._serve(batch[0])
+                finally:
+                    lib.tffi_batch_release(batch[0])
+                    self._busy.discard(me)
+        finally:
+            lib.tffi_function_release(function)
+
+    def _serve(self, batch: CData) -> None:
+        """
+        Call the callable on a batch and answer it.
+
+        Args:
+            batch: A ``tffi_batch *`` that runs; it stays the caller's.
+        """
+        results = []
+        try:
+            results.append(self._call(self._arrays(batch)))
+        except BaseException as error:  # noqa: BLE001 -- SystemExit too is a failure of the call
+            if not self._is_loaded and self._warm_up_error is None:
+                self._warm_up_error = error
+            code = error.code if isinstance(error, TritonError) else InternalError.code
+            self._fail(batch, error, code)
+            return
+        try:
+            self._finish(batch, results.pop())
+        except BaseException as error:  # noqa: BLE001 -- a result may run code of its own
+            self._fail(batch, error, InternalError.code)
+
+    def _arrays(self, batch: CData) -> dict[str, Array]:
+        """Make the arrays over the gathered inputs, which take the memory over from the batch."""
+        arrays: dict[str, Array] = {}
+        tensors = batch.inputs
+        for index, declared in enumerate(self._inputs):
+            tensor = tensors[index]
+            if not tensor.buffer:
+                continue
+            size = tensor.byte_size
+            owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, size)
+            tensor.buffer = ffi.NULL
+            shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
+            arrays[declared.name] = from_tensor(
+                tensor.datatype, shape, owner, size, f"input {declared.name!r}", writable=False
+            )
+        return arrays
+
+    def _finish(self, batch: CData, result: object) -> None:
+        """Check the results and have C send them."""
+        values = self._values(result)
+        rows = batch.row_count if self._is_batching else None
+        tensors = ffi.new("tffi_tensor[]", len(self._outputs))
+        held = []  # what the tensors point to
+        for index, (name, declared) in enumerate(self._outputs.items()):
+            what = f"output {name!r}"
+            data, shape, size = to_tensor(values[name], declared.datatype, what)
+            _check_result(shape, declared, rows, what)
+            dims = ffi.new("int64_t[]", shape)
+            held += [data, dims]
+            tensor = tensors[index]
+            tensor.name = self._output_names[index]
+            tensor.datatype = declared.c_datatype
+            tensor.shape = dims
+            tensor.dim_count = len(shape)
+            tensor.data = ffi.cast("void *", data)
+            tensor.byte_size = size
+        check(lib.tffi_batch_finish(batch, tensors, len(self._outputs)))
+
+    def _values(self, result: object) -> Mapping[str, object]:
+        """Return the results by name, if they are just the declared ones."""
+        outputs = self._outputs
+        if not isinstance(result, Mapping):
+            if len(outputs) == 1 and result is not None:
+                return dict.fromkeys(outputs, result)
+            wanted = ", ".join(map(repr, outputs))
+            raise TypeError(
+                f"the function must return a dict with {wanted}, not {type(result).__name__}"
+            )
+        if result.keys() != outputs.keys():
+            missing = ", ".join(repr(name) for name in outputs if name not in result)
+            unknown = ", ".join(repr(name) for name in result if name not in outputs)
+            parts = [f"lacks {missing}"] if missing else []
+            parts += [f"has {unknown}, which is not declared"] if unknown else []
+            raise InvalidArgumentError(f"the function's result {' and '.join(parts)}")
+        return result
+
+    def _fail(self, batch: CData, error: BaseException, code: int) -> None:
+        """Answer a batch with an exception, and tell it to those who read logs."""
+        try:
+            text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        except Exception:  # noqa: BLE001 -- an exception that has no text is one all the same
+            text = type(error).__name__
+        message = f"model {self.name!r}: {text}"
+        try:
+            _logger.error("%s", message, exc_info=error)
+        finally:
+            _forget_arrays(error)
+            c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
+            lib.tffi_batch_fail(batch, code, c_message)
+
+
+def _forget_arrays(error: BaseException | None) -> None:
+    """Clear the frames of a traceback, so that who keeps the exception keeps no batch with it."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _check_result(shape: tuple[int, ...], declared: Declared, rows: int | None, what: str) -> None:
+    """Hold the shape of an output against the declared one, and its rows against the batch's."""
+    if rows is None:
+        check_shape(shape, declared.shape, what)
+        return
+    if not shape or shape[0] != rows:
+        got = shape[0] if shape else "a scalar"
+        raise InvalidArgumentError(f"{what}: wrong number of rows: expected {rows}, got {got}")
+    check_shape(shape, (-1, *declared.shape), what)
