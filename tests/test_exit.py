@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 PREAMBLE = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading, time, warnings
 import numpy as np
 import tritonffi
 import _backend
@@ -132,6 +132,8 @@ def test_a_forked_child_is_told_and_ends(run):
         model = server.model('echo')
         assert model.infer({'INPUT0': [1.0]})['OUTPUT0'].tolist() == [1.0]
         sys.stdout.flush()
+        # From 3.12 on Python itself warns of forks in a process with threads.
+        warnings.simplefilter('ignore', DeprecationWarning)
         child = os.fork()
         if child == 0:
             for call in (server.is_ready, lambda: model.infer({'INPUT0': [1.0]}), model.metadata):
