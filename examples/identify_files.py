@@ -285,14 +285,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answers = track(answers, "Identifying", total=len(paths), console=stderr)
         found = list(zip(paths, answers, strict=True))
         seconds = time.perf_counter() - start
-        counts = model.statistics()["model_stats"][0]
+        counts = model.statistics()
     summary = {
         "files": len(found),
         "seconds": seconds,
         "files_per_second": len(found) / seconds,
-        "inferences": counts["inference_count"],
-        "batches": counts["execution_count"],
-        "mean_batch_size": counts["inference_count"] / max(counts["execution_count"], 1),
+        "inferences": counts.inference_count,
+        "batches": counts.execution_count,
+        "mean_batch_size": counts.mean_batch_size,
     }
     if options.json:
         files = [{"path": str(path), **asdict(answer)} for path, answer in found]

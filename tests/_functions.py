@@ -62,15 +62,13 @@ def identity(x):
 
 def statistics(model):
     """Triton's counts: inferences, executions, successes, failures, and executions by rows."""
-    (stats,) = model.statistics()["model_stats"]
+    stats = model.statistics()
     return {
-        "inferences": stats["inference_count"],
-        "executions": stats["execution_count"],
-        "success": stats["inference_stats"]["success"]["count"],
-        "fail": stats["inference_stats"]["fail"]["count"],
-        "sizes": {
-            batch["batch_size"]: batch["compute_infer"]["count"] for batch in stats["batch_stats"]
-        },
+        "inferences": stats.inference_count,
+        "executions": stats.execution_count,
+        "success": stats.success.count,
+        "fail": stats.fail.count,
+        "sizes": {size: batch.executions for size, batch in stats.batches.items()},
     }
 
 

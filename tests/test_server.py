@@ -184,16 +184,6 @@ def test_metrics_are_prometheus_text(server, echo):
     assert 'nv_inference_count{model="echo",version="1"}' in text
 
 
-def test_statistics_count_exactly(small):
-    """Each inference counts once, for the model and in the whole."""
-    for _ in range(5):
-        small.model("one").infer({"INPUT0": [1.0]})
-    (statistics,) = small.model("one").statistics()["model_stats"]
-    assert statistics["inference_count"] == 5
-    assert statistics["execution_count"] == 5
-    assert small.statistics()["model_stats"] == [statistics]
-
-
 def test_model_properties(server):
     """Batching and decoupling are told apart."""
     flags = tritonffi.ModelBatchFlag, tritonffi.ModelTxnPropertyFlag

@@ -35,6 +35,7 @@ ORDER = [
     "_tensor",
     "_options",
     "_spec",
+    "_statistics",
     "_response",
     "_completion",
     "_request",

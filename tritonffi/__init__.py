@@ -28,9 +28,18 @@ from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, Server
 from tritonffi._request import Request
 from tritonffi._response import Response
 from tritonffi._server import ModelStatus, Server
+from tritonffi._statistics import (
+    BatchStatistics,
+    MemoryUsage,
+    ModelStatistics,
+    ResponseStatistics,
+    ServerStatistics,
+    StatisticDuration,
+)
 
 __all__ = [
     "AlreadyExistsError",
+    "BatchStatistics",
     "CancelledError",
     "ClosedError",
     "Inference",
@@ -39,10 +48,12 @@ __all__ = [
     "InvalidArgumentError",
     "LibraryNotFoundError",
     "LogFormat",
+    "MemoryUsage",
     "Model",
     "ModelBatchFlag",
     "ModelControlMode",
     "ModelLoadDeviceLimit",
+    "ModelStatistics",
     "ModelStatus",
     "ModelTxnPropertyFlag",
     "NotFoundError",
@@ -50,8 +61,11 @@ __all__ = [
     "RateLimiterResource",
     "Request",
     "Response",
+    "ResponseStatistics",
     "Server",
     "ServerOptions",
+    "ServerStatistics",
+    "StatisticDuration",
     "TritonError",
     "UnavailableError",
     "UnknownError",

@@ -13,6 +13,7 @@ from tritonffi._errors import InvalidArgumentError
 from tritonffi._native import ffi, lib
 from tritonffi._request import Request, Template
 from tritonffi._spec import ModelSpec
+from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._response import Response
     from tritonffi._server import Server
+    from tritonffi._statistics import ModelStatistics
 
 _LATEST = -1
 
@@ -70,12 +72,15 @@ class Model:
         """
         return self._json(lib.TRITONSERVER_ServerModelConfig, 1)
 
-    def statistics(self) -> dict[str, JSON]:
-        """Return Triton's counts of this model: requests, executions, times in nanoseconds.
+    def statistics(self) -> ModelStatistics:
+        """Return Triton's counts of this version of the model: requests, executions, times.
+
+        Raises:
+            InvalidArgumentError: The model is not loaded.
 
         C: ``TRITONSERVER_ServerModelStatistics``
         """
-        return self._json(lib.TRITONSERVER_ServerModelStatistics)
+        return read_statistics(self._json(lib.TRITONSERVER_ServerModelStatistics)).models[-1]
 
     def is_ready(self) -> bool:
         """Return whether the model takes requests; False also where there is no such model.

@@ -35,6 +35,7 @@ from tritonffi._lifecycle import Lifecycle
 from tritonffi._model import Model
 from tritonffi._native import ffi, lib
 from tritonffi._options import ServerOptions
+from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from tritonffi._call import JSON
     from tritonffi._native import CData
     from tritonffi._options import Path
+    from tritonffi._statistics import ServerStatistics
 
 _LATEST = -1
 
@@ -213,19 +215,20 @@ class Server:
             raise InvalidArgumentError(f"version must be at least 1, or -1: {version}")
         return Model(self, self._lifecycle, name, version)
 
-    def statistics(self) -> dict[str, JSON]:
-        """Return Triton's counts of all models.
+    def statistics(self) -> ServerStatistics:
+        """Return Triton's counts of all models that are ready, by name.
 
         C: ``TRITONSERVER_ServerModelStatistics``
         """
         with self._lifecycle.use() as server:
-            return json_object(
+            reply = json_object(
                 lib.TRITONSERVER_ServerModelStatistics,
                 server,
                 b"",
                 _LATEST,
                 context=f"server {self.options.server_id!r}",
             )
+        return read_statistics(reply)
 
     def metrics(self) -> str:
         """Return the metrics of the process, all servers together, as Prometheus text.

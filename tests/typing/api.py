@@ -35,5 +35,11 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(inference, tritonffi.Inference)
     assert_type(inference.result(timeout=1), tritonffi.Response)
     assert_type(inference.done(), bool)
+    counts = model.statistics()
+    assert_type(counts, tritonffi.ModelStatistics)
+    assert_type(counts.queue.seconds, float)
+    assert_type(counts.batches[8].executions, int)
+    assert_type(counts - counts, tritonffi.ModelStatistics)
+    assert_type(server.statistics()["add"], tritonffi.ModelStatistics)
     assert_type(server.unload("add"), None)
     model.infer({"a": [1.0]}, no_such_keyword=1)  # type: ignore[call-arg]
