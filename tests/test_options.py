@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_every_setter_of_the_c_api_has_one_row():
 
 def test_every_attribute_is_documented():
     """The docstring has each field once."""
-    documented = re.findall(r"^ {8}(\w+): ", ServerOptions.__doc__, re.MULTILINE)
+    documented = re.findall(r"^ {4}(\w+): ", inspect.getdoc(ServerOptions), re.MULTILINE)
     assert documented == [field.name for field in dataclasses.fields(ServerOptions)]
 
 
