@@ -61,6 +61,8 @@ class Lifecycle:
         options: As the user gave them.
         repository: A private model repository, for models that are loaded from a config alone.
         functions: Python callables that are loaded as models, by name.
+        registered: Repositories added since the start, and their names of models by folder.
+        hidden: Models that are loaded and not in Triton's index: their repository was taken away.
         epoch: Counts loads and unloads, so that what is known of a model is known to be fresh.
     """
 
@@ -69,6 +71,8 @@ class Lifecycle:
         self.queue = CompletionQueue()
         self.options = options
         self.functions: dict[str, FunctionModel] = {}
+        self.registered: dict[str, dict[str, str]] = {}
+        self.hidden: set[str] = set()
         self.epoch = 0
         self.name = options.server_id
         self._library = library
@@ -184,6 +188,10 @@ class Lifecycle:
         )
         return cast("list[dict[str, str]]", entries)
 
+    def loaded(self, handle: CData) -> set[str]:
+        """Return the names of the models that the index shows as loaded, or on their way."""
+        return {entry["name"] for entry in self.index(handle) if entry.get("state") in _ALIVE}
+
     def wait_unloaded(self, handle: CData, names: set[str] | None, deadline: float) -> bool:
         """Wait until the index shows models as unloaded.
 
@@ -255,7 +263,7 @@ class Lifecycle:
             )
 
     def _unload_all(self, handle: CData, deadline: float) -> None:
-        loaded = {entry["name"] for entry in self.index(handle) if entry.get("state") in _ALIVE}
+        loaded = self.loaded(handle) | self.hidden
         # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
         for name in sorted(loaded, key=lambda name: (not self._is_ensemble(handle, name), name)):
             with suppress(TritonError):

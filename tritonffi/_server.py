@@ -4,30 +4,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import pathlib
-import time
 import warnings
 import weakref
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tritonffi import _library, _log
+from tritonffi import _library, _repository
 from tritonffi._call import (
     check,
-    encode,
-    interruptible,
     json_object,
     out_bool,
     owned,
-    parameters,
 )
 from tritonffi._enums import MetricFormat, ModelControlMode
 from tritonffi._errors import (
     AlreadyExistsError,
     InvalidArgumentError,
-    TritonError,
     UnsupportedError,
 )
 from tritonffi._functions import FunctionModel, check_model_name
@@ -38,7 +30,7 @@ from tritonffi._options import ServerOptions
 from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -256,6 +248,7 @@ class Server:
         self,
         name: str,
         config: Mapping[str, object] | None = None,
+        files: Mapping[str, bytes | bytearray | memoryview] | None = None,
         *,
         timeout: float | None = None,
     ) -> Model:
@@ -266,6 +259,9 @@ class Server:
                 the model needs.
             config: A model configuration to use in place of the repository's. Triton keeps to it
                 until the model is unloaded, or its files change.
+            files: The model's files in place of all those in the repository, for this load:
+                content by path below the model's folder, ``{"1/model.onnx": content}``. Needs a
+                ``config``. Triton writes them to a temporary folder.
             timeout: Seconds to wait; the load goes on in the background.
 
         Raises:
@@ -275,59 +271,8 @@ class Server:
         C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
         """
         check_model_name(name)
-        text = None
-        if config is not None:
-            if not isinstance(config, Mapping):
-                raise TypeError(f"config must be a mapping, not {type(config).__name__}")
-            try:
-                text = json.dumps(dict(config))
-            except (TypeError, ValueError) as error:
-                raise InvalidArgumentError(
-                    f"model {name!r}: config cannot be written as JSON: {error}"
-                ) from error
-            if not self._in_repositories(name):
-                (self._lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
-        function = self._lifecycle.functions.get(name)
-        self._load(name, text, timeout)
-        if function is not None and self._lifecycle.functions.get(name) is function:
-            # The name stands for another model now; the callable has no requests any more.
-            del self._lifecycle.functions[name]
-            function.close()
+        _repository.load(self._lifecycle, name, config, files, timeout)
         return self.model(name)
-
-    def _load(self, name: str, config: str | None, timeout: float | None) -> None:
-        native_name = encode(name, "a model name")
-        context = f"model {name!r}"
-        lifecycle = self._lifecycle
-
-        def load() -> None:
-            with lifecycle.use() as server:
-                if config is None:
-                    check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
-                    return
-                with parameters({"config": config}, context) as (array, count):
-                    check(
-                        lib.TRITONSERVER_ServerLoadModelWithParameters(
-                            server, native_name, array, count
-                        ),
-                        context,
-                    )
-
-        mark = _log.capture.mark()
-        try:
-            interruptible(load, f"loading model {name!r}", timeout=timeout)
-        except TritonError as error:
-            _log.add_log(error, _log.capture.since(mark), name)
-            raise
-        finally:
-            lifecycle.epoch += 1
-            _log.capture.forward()
-
-    def _in_repositories(self, name: str) -> bool:
-        return any(
-            "://" in path or pathlib.Path(path, name).is_dir()
-            for path in self.options.paths("model_repository")
-        )
 
     def unload(self, name: str, *, dependents: bool = False, timeout: float | None = None) -> None:
         """Unload a model and return when it is unloaded.
@@ -343,29 +288,57 @@ class Server:
 
         C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
         """
-        native_name = encode(name, "a model name")
-        context = f"model {name!r}"
-        lifecycle = self._lifecycle
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        _repository.unload(self._lifecycle, name, dependents=dependents, timeout=timeout)
 
-        def unload() -> None:
-            with lifecycle.use() as server:
-                unload_model = (
-                    lib.TRITONSERVER_ServerUnloadModelAndDependents
-                    if dependents
-                    else lib.TRITONSERVER_ServerUnloadModel
-                )
-                check(unload_model(server, native_name), context)
+    def poll(self, *, timeout: float | None = None) -> None:
+        """Look through the repositories for models that were added, changed or removed.
 
-        interruptible(unload, f"unloading model {name!r}", timeout=timeout)
-        lifecycle.epoch += 1
-        with lifecycle.use() as server:
-            if not lifecycle.wait_unloaded(server, {name}, deadline):
-                raise TimeoutError(f"model {name!r}: still not unloaded after {timeout:g} seconds")
-        function = lifecycle.functions.pop(name, None)
-        if function is not None:
-            function.close()
-        _log.capture.forward()
+        In ``model_control_mode`` ``POLL`` only. Returns when what has changed is loaded or
+        unloaded. A model that does not load is no error here: `models` and the log tell of it.
+
+        Args:
+            timeout: Seconds to wait; the polling goes on in the background.
+
+        Raises:
+            UnsupportedError: The server is in another mode.
+            TimeoutError: ``timeout`` is up.
+
+        C: ``TRITONSERVER_ServerPollModelRepository``
+        """
+        _repository.poll(self._lifecycle, timeout)
+
+    def register_repository(
+        self, path: Path, name_mapping: Mapping[str, str] | None = None
+    ) -> None:
+        """Add a model repository. Nothing of it is loaded before `load` is called.
+
+        Args:
+            path: A folder of models, or a URL that Triton knows.
+            name_mapping: Names for models by their folder in there, for those that shall not be
+                called as their folders are.
+
+        Raises:
+            InvalidArgumentError: There is no such folder, or the names are none.
+            AlreadyExistsError: The repository is there already, or one of the names is taken.
+            UnsupportedError: ``model_control_mode`` is not EXPLICIT.
+
+        C: ``TRITONSERVER_ServerRegisterModelRepository``
+        """
+        _repository.register(self._lifecycle, path, name_mapping)
+
+    def unregister_repository(self, path: Path) -> None:
+        """Take a model repository away. What is loaded from it stays loaded.
+
+        Args:
+            path: As it was registered, or given at the start.
+
+        Raises:
+            InvalidArgumentError: There is no such repository.
+            UnsupportedError: ``model_control_mode`` is not EXPLICIT.
+
+        C: ``TRITONSERVER_ServerUnregisterModelRepository``
+        """
+        _repository.unregister(self._lifecycle, path)
 
     def load_function(
         self,
@@ -415,7 +388,7 @@ class Server:
                 f"not {self.options.model_control_mode.name}"
             )
         check_model_name(name)
-        if self._in_repositories(name):
+        if _repository.is_in_repositories(self._lifecycle, name):
             raise AlreadyExistsError(f"model {name!r} is in a model repository")
         model = FunctionModel(
             name,
@@ -427,19 +400,17 @@ class Server:
         )
         lifecycle = self._lifecycle
         try:
-            text = json.dumps(model.config)
-        except (TypeError, ValueError) as error:
+            text = _repository.config_text(name, model.config)
+        except InvalidArgumentError:
             model.close()
-            raise InvalidArgumentError(
-                f"model {name!r}: config cannot be written as JSON: {error}"
-            ) from error
+            raise
         previous = lifecycle.functions.get(name)
         model.start()
         try:
             # Serve the private repository, or Triton's index would not know the model.
             with lifecycle.use():
                 (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
-            self._load(name, text, timeout)
+            _repository.load_with(lifecycle, name, {"config": text}, timeout)
         except BaseException:
             model.abandon()
             model.close()

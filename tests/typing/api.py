@@ -42,4 +42,7 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(counts - counts, tritonffi.ModelStatistics)
     assert_type(server.statistics()["add"], tritonffi.ModelStatistics)
     assert_type(server.unload("add"), None)
+    assert_type(server.load("made", {}, {"1/model.onnx": b""}, timeout=2), tritonffi.Model)
+    assert_type(server.register_repository("more", {"folder": "name"}), None)
+    assert_type(server.poll(timeout=1), None)
     model.infer({"a": [1.0]}, no_such_keyword=1)  # type: ignore[call-arg]

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models come and go: load, unload, poll, and the repositories that models are looked for in.
+
+`Server` has these as methods. They all take the server's `Lifecycle`, whose `epoch` they advance,
+so that handles on models read anew what they know of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from tritonffi import _log
+from tritonffi._call import check, encode, encode_path, interruptible, out_bool, parameters
+from tritonffi._enums import ModelControlMode
+from tritonffi._errors import InvalidArgumentError, TritonError, UnavailableError, UnsupportedError
+from tritonffi._native import lib
+
+if TYPE_CHECKING:
+    from tritonffi._call import ParameterValue
+    from tritonffi._lifecycle import Lifecycle
+
+Content: TypeAlias = "bytes | bytearray | memoryview"
+
+
+def load(
+    lifecycle: Lifecycle,
+    name: str,
+    config: Mapping[str, object] | None,
+    files: Mapping[str, Content] | None,
+    timeout: float | None,
+) -> None:
+    """Load a model, or load it anew; `Server.load` has the arguments.
+
+    C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
+    """
+    overrides: dict[str, ParameterValue] = {}
+    if config is not None:
+        overrides["config"] = config_text(name, config)
+    if files is not None:
+        if not isinstance(files, Mapping):
+            raise TypeError(f"model {name!r}: files must be a mapping, not {type(files).__name__}")
+        if files and config is None:
+            raise InvalidArgumentError(f"model {name!r}: files need a config beside them")
+        for path, content in files.items():
+            overrides[f"file:{_relative(name, path)}"] = _bytes_of(name, path, content)
+    if overrides and not is_in_repositories(lifecycle, name):
+        # Serve the private repository, or Triton's index would not know the model.
+        with lifecycle.use():
+            (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
+    function = lifecycle.functions.get(name)
+    load_with(lifecycle, name, overrides, timeout)
+    if function is not None and lifecycle.functions.get(name) is function:
+        # The name stands for another model now; the callable has no requests any more.
+        del lifecycle.functions[name]
+        function.close()
+
+
+def config_text(name: str, config: Mapping[str, object]) -> str:
+    """Write a model config as JSON.
+
+    Args:
+        name: The model's name, for errors.
+        config: The config.
+    """
+    if not isinstance(config, Mapping):
+        raise TypeError(f"model {name!r}: config must be a mapping, not {type(config).__name__}")
+    try:
+        return json.dumps(dict(config))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"model {name!r}: config cannot be written as JSON: {error}"
+        ) from error
+
+
+def _relative(model: str, path: str) -> str:
+    """Check the path of a file override: below the model's folder, as Triton writes paths."""
+    what = f"model {model!r}, file {path!r}"
+    encode(path, what)
+    if path.startswith("file:"):
+        raise InvalidArgumentError(f"{what}: the path goes without 'file:' in front")
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise InvalidArgumentError(
+            f"{what}: the path must lead to a file below the model's folder, such as '1/model.onnx'"
+        )
+    if parts == ["config.pbtxt"]:
+        raise InvalidArgumentError(f"{what}: the config is given by config=")
+    return path
+
+
+def _bytes_of(model: str, path: str, content: Content) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    try:
+        return memoryview(content).tobytes()
+    except TypeError:
+        raise TypeError(
+            f"model {model!r}, file {path!r}: the content must be bytes, "
+            f"not {type(content).__name__}"
+        ) from None
+
+
+def load_with(
+    lifecycle: Lifecycle,
+    name: str,
+    overrides: Mapping[str, ParameterValue],
+    timeout: float | None,
+) -> None:
+    """Load a model with the load parameters of the C API.
+
+    Args:
+        lifecycle: The server's.
+        name: The model's name.
+        overrides: A JSON text as ``config``, bytes as ``file:<path>``.
+        timeout: Seconds to wait; the load goes on in the background.
+
+    C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
+    """
+    native_name = encode(name, "a model name")
+    context = f"model {name!r}"
+
+    def call() -> None:
+        with lifecycle.use() as server:
+            if not overrides:
+                check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
+                return
+            with parameters(overrides, context) as (array, count):
+                check(
+                    lib.TRITONSERVER_ServerLoadModelWithParameters(
+                        server, native_name, array, count
+                    ),
+                    context,
+                )
+
+    mark = _log.capture.mark()
+    try:
+        interruptible(call, f"loading {context}", timeout=timeout)
+    except TritonError as error:
+        _log.add_log(error, _log.capture.since(mark), name)
+        raise
+    finally:
+        lifecycle.epoch += 1
+        _log.capture.forward()
+
+
+def unload(lifecycle: Lifecycle, name: str, *, dependents: bool, timeout: float | None) -> None:
+    """Unload a model and wait for it; `Server.unload` has the arguments.
+
+    C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
+    """
+    native_name = encode(name, "a model name")
+    context = f"model {name!r}"
+    deadline = float("inf") if timeout is None else time.monotonic() + timeout
+
+    def call() -> None:
+        with lifecycle.use() as server:
+            unload_model = (
+                lib.TRITONSERVER_ServerUnloadModelAndDependents
+                if dependents
+                else lib.TRITONSERVER_ServerUnloadModel
+            )
+            check(unload_model(server, native_name), context)
+
+    interruptible(call, f"unloading {context}", timeout=timeout)
+    lifecycle.epoch += 1
+    lifecycle.hidden.discard(name)
+    with lifecycle.use() as server:
+        if not lifecycle.wait_unloaded(server, {name}, deadline):
+            raise TimeoutError(f"{context}: still not unloaded after {timeout:g} seconds")
+    function = lifecycle.functions.pop(name, None)
+    if function is not None:
+        function.close()
+    _log.capture.forward()
+
+
+def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
+    """Look through the repositories for changes; `Server.poll` has the arguments.
+
+    C: ``TRITONSERVER_ServerPollModelRepository``
+    """
+    _require(lifecycle, ModelControlMode.POLL, "repositories are polled")
+
+    def call() -> None:
+        with lifecycle.use() as server:
+            check(lib.TRITONSERVER_ServerPollModelRepository(server), f"server {lifecycle.name!r}")
+
+    mark = _log.capture.mark()
+    try:
+        interruptible(call, f"polling the repositories of {lifecycle.name!r}", timeout=timeout)
+    except TritonError as error:
+        _log.add_log(error, _log.capture.since(mark))
+        raise
+    finally:
+        lifecycle.epoch += 1
+        _log.capture.forward()
+
+
+def register(
+    lifecycle: Lifecycle, path: str | os.PathLike[str], name_mapping: Mapping[str, str] | None
+) -> None:
+    """Add a repository; `Server.register_repository` has the arguments.
+
+    C: ``TRITONSERVER_ServerRegisterModelRepository``
+    """
+    _require(lifecycle, ModelControlMode.EXPLICIT, "repositories are registered")
+    place = _place(path)
+    context = f"model repository {place!r}"
+    if "://" not in place and not pathlib.Path(place).is_dir():
+        raise InvalidArgumentError(f"{context} is not a folder")
+    names: dict[str, ParameterValue] = {}
+    for folder, model in (name_mapping or {}).items():
+        if not isinstance(model, str):
+            raise TypeError(
+                f"{context}: the model name for folder {folder!r} must be a str, "
+                f"not {type(model).__name__}"
+            )
+        if not model.strip() or "/" in model or model in (".", ".."):
+            raise InvalidArgumentError(f"{context}: not a name for a model: {model!r}")
+        names[folder] = model
+    with lifecycle.use() as server:
+        # A server that started in spite of errors may have no repository manager.
+        if not out_bool(lib.TRITONSERVER_ServerIsLive, server, context=context):
+            raise UnavailableError(f"{context}: server {lifecycle.name!r} is not live")
+        with parameters(names, context) as (array, count):
+            check(
+                lib.TRITONSERVER_ServerRegisterModelRepository(
+                    server, encode_path(place, context), array, count
+                ),
+                context,
+            )
+    lifecycle.registered[place] = {folder: str(model) for folder, model in names.items()}
+    _log.capture.forward()
+
+
+def unregister(lifecycle: Lifecycle, path: str | os.PathLike[str]) -> None:
+    """Take a repository away; `Server.unregister_repository` has the arguments.
+
+    C: ``TRITONSERVER_ServerUnregisterModelRepository``
+    """
+    _require(lifecycle, ModelControlMode.EXPLICIT, "repositories are unregistered")
+    place = _place(path)
+    context = f"model repository {place!r}"
+    with lifecycle.use() as server:
+        if not out_bool(lib.TRITONSERVER_ServerIsLive, server, context=context):
+            raise UnavailableError(f"{context}: server {lifecycle.name!r} is not live")
+        before = lifecycle.loaded(server)
+        check(
+            lib.TRITONSERVER_ServerUnregisterModelRepository(server, encode_path(place, context)),
+            context,
+        )
+        # Models stay loaded, but Triton's index does not list them any more.
+        lifecycle.hidden |= before - lifecycle.loaded(server)
+    lifecycle.registered.pop(place, None)
+    _log.capture.forward()
+
+
+def is_in_repositories(lifecycle: Lifecycle, name: str) -> bool:
+    """Say whether a repository of the user's has a model of this name, or might have one."""
+    places = [*lifecycle.options.paths("model_repository"), *lifecycle.registered]
+    for place in places:
+        mapping = lifecycle.registered.get(place, {})
+        if name in mapping.values() or "://" in place:
+            return True
+        if name not in mapping and pathlib.Path(place, name).is_dir():
+            return True
+    return False
+
+
+def _place(path: str | os.PathLike[str]) -> str:
+    """Return a path as Triton compares it: absolute, but with its links; a URL as it is."""
+    encode_path(path, "a model repository")
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100
+
+
+def _require(lifecycle: Lifecycle, mode: ModelControlMode, what: str) -> None:
+    current = lifecycle.options.model_control_mode
+    if current is not mode:
+        raise UnsupportedError(
+            f"server {lifecycle.name!r}: {what} in model_control_mode {mode.name} only, "
+            f"not {current.name}"
+        )
