@@ -181,20 +181,31 @@ struct TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(struct TRITONBACKEND_Mode
 }
 
 /*
- * Thread: the instance's own.
+ * Thread: the instance's own, before its warm-up.
  * Must not: wait, touch Python.
- * Takes and gives: lets the instance know the function; the model holds the reference, and outlives its instances.
+ * Takes and gives: makes the instance's state. The model holds the reference to the function, and outlives it.
  */
-struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(struct TRITONBACKEND_ModelInstance *instance)
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(struct TRITONBACKEND_ModelInstance *native)
 {
   struct TRITONBACKEND_Model *model = NULL;
   void *state = NULL;
-  struct TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceModel(instance, &model);
+  struct TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceModel(native, &model);
   if (error == NULL) {
     error = TRITONBACKEND_ModelState(model, &state);
   }
-  if (error == NULL) {
-    error = TRITONBACKEND_ModelInstanceSetState(instance, state);
+  if (error != NULL) {
+    return error;
+  }
+  function_instance *instance = calloc(1, sizeof(*instance));
+  if (instance == NULL) {
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one more instance");
+  }
+  instance->native = native;
+  instance->function = state;
+  instance->warm_up_calls = instance->function->warm_up_calls;
+  error = TRITONBACKEND_ModelInstanceSetState(native, instance);
+  if (error != NULL) {
+    free(instance);
   }
   return error;
 }
@@ -202,12 +213,17 @@ struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(struct TRITONBA
 /*
  * Thread: one of Triton's that unloads models; also after a ModelInstanceInitialize that failed.
  * Must not: wait, touch Python.
- * Takes and gives: nothing.
+ * Takes and gives: frees the instance's state.
  */
-struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(struct TRITONBACKEND_ModelInstance *instance)
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(struct TRITONBACKEND_ModelInstance *native)
 {
-  (void)instance;
-  return NULL;
+  void *state = NULL;
+  struct TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(native, &state);
+  if (error == NULL && state != NULL) {
+    tffi_discard(TRITONBACKEND_ModelInstanceSetState(native, NULL));
+    free(state);
+  }
+  return error;
 }
 
 /*
@@ -215,16 +231,24 @@ struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(struct TRITONBACK
  * Must not: touch Python. It waits for the callable by intent, and for nothing else: the instance is busy so long.
  * Takes and gives: takes the requests, all of which are answered and released when it returns, whatever happened.
  */
-struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(struct TRITONBACKEND_ModelInstance *instance,
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(struct TRITONBACKEND_ModelInstance *native,
                                                               struct TRITONBACKEND_Request **requests,
                                                               const uint32_t request_count)
 {
   void *state = NULL;
-  struct TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(instance, &state);
+  struct TRITONSERVER_Error *error = TRITONBACKEND_ModelInstanceState(native, &state);
   if (error != NULL) {
     return error; /* Triton keeps the requests then, and answers them */
   }
-  tffi_function *function = state;
-  tffi_batches_run(function, tffi_batches_gather(function, instance, requests, request_count));
+  function_instance *instance = state;
+  /*
+   * Nothing tells a request of the warm-up from a user's, but the warm-up comes first and its length is known. The
+   * time of the load would not do: the model serves users before the load has returned.
+   */
+  instance->is_warming_up = instance->warm_up_calls > 0;
+  if (instance->is_warming_up) {
+    instance->warm_up_calls--;
+  }
+  tffi_batches_run(instance->function, tffi_batches_gather(instance, requests, request_count));
   return NULL;
 }

@@ -16,6 +16,14 @@ typedef enum {
   BATCH_ABANDONED  /* nobody waits for the callable any more; Execute answers */
 } batch_state;
 
+/* An instance of a model: what its state in Triton points to. Execute calls of one instance never overlap. */
+typedef struct {
+  struct TRITONBACKEND_ModelInstance *native;
+  tffi_function *function;
+  uint64_t warm_up_calls; /* of Execute that are still to come; those after them are requests of users */
+  bool is_warming_up;     /* the present call of Execute is one */
+} function_instance;
+
 /*
  * A batch is held by Execute and, once a worker took it, by that worker; the last to let go frees it. It is one block
  * of memory, with the arrays behind it. Its requests belong to the one who moved it to ANSWERING or ABANDONED.
@@ -23,7 +31,7 @@ typedef enum {
 typedef struct function_batch {
   tffi_batch shown;
   tffi_function *function;
-  struct TRITONBACKEND_ModelInstance *instance;
+  function_instance *instance; /* valid until Execute returns */
   struct TRITONBACKEND_Request **requests;
   struct TRITONBACKEND_Response **responses; /* room for one per request */
   struct function_batch *next_of_call;       /* in the list of one Execute */
@@ -56,6 +64,7 @@ struct tffi_function {
   char **input_names;
   uint32_t *input_ranks;
   uint32_t input_count;
+  uint64_t warm_up_calls;
   bool batching;
 };
 
@@ -89,10 +98,10 @@ tffi_function *tffi_function_enter(uint64_t token);
 void tffi_function_leave(tffi_function *function);
 
 /*
- * function.c: whether a failure must not be told to Triton, because the load has not returned. If so, the first one
- * is remembered for tffi_function_set_loaded.
+ * function.c: whether a failure must not be told to Triton, because it is the warm-up's. If so, the first one is
+ * remembered for tffi_function_set_loaded.
  */
-bool tffi_function_hides_error(tffi_function *function, struct TRITONSERVER_Error *error);
+bool tffi_instance_hides_error(const function_instance *instance, struct TRITONSERVER_Error *error);
 
 /* function.c: hands batches to the workers and waits until each is answered; abandoned ones it answers itself. */
 void tffi_batches_run(tffi_function *function, function_batch *first);
@@ -107,13 +116,12 @@ void tffi_batch_drop(function_batch *batch);
  * gather.c: sorts the requests of one Execute into batches that can be stacked, with their inputs gathered. Requests
  * that cannot be read are answered at once.
  */
-function_batch *tffi_batches_gather(tffi_function *function, struct TRITONBACKEND_ModelInstance *instance,
-                                    struct TRITONBACKEND_Request **requests, uint32_t request_count);
+function_batch *tffi_batches_gather(function_instance *instance, struct TRITONBACKEND_Request **requests,
+                                    uint32_t request_count);
 
 /* scatter.c: answers one request with an error, counts the failure, releases the request. The error stays the caller's. */
-void tffi_request_answer_error(tffi_function *function, struct TRITONBACKEND_ModelInstance *instance,
-                               struct TRITONBACKEND_Request *request, struct TRITONSERVER_Error *error,
-                               const tffi_timing *at);
+void tffi_request_answer_error(const function_instance *instance, struct TRITONBACKEND_Request *request,
+                               struct TRITONSERVER_Error *error, const tffi_timing *at);
 /* scatter.c: answers all requests of a batch with the error, as above, and deletes it. */
 void tffi_batch_answer_error(function_batch *batch, struct TRITONSERVER_Error *error);
 /* scatter.c: an error about an input or output, beginning with the names of model and tensor. */

@@ -35,7 +35,7 @@ static void destroy(tffi_function *function)
 }
 
 tffi_function *tffi_function_new(const char *model_name, const tffi_tensor *inputs, uint32_t input_count,
-                                 bool batching, uint64_t *token)
+                                 bool batching, uint64_t warm_up_calls, uint64_t *token)
 {
   tffi_function *function = calloc(1, sizeof(*function));
   if (function == NULL) {
@@ -45,6 +45,7 @@ tffi_function *tffi_function_new(const char *model_name, const tffi_tensor *inpu
   tffi_cond_init(&function->work);
   function->references = 1;
   function->batching = batching;
+  function->warm_up_calls = warm_up_calls;
   function->input_count = input_count;
   function->name = strdup(model_name);
   function->input_names = calloc((size_t)input_count + 1, sizeof(char *));
@@ -67,13 +68,6 @@ tffi_function *tffi_function_new(const char *model_name, const tffi_tensor *inpu
   pthread_mutex_unlock(&registry.lock);
   tffi_count(&tffi_live.functions, 1);
   return function;
-}
-
-void tffi_function_retain(tffi_function *function)
-{
-  pthread_mutex_lock(&registry.lock);
-  function->references++;
-  pthread_mutex_unlock(&registry.lock);
 }
 
 void tffi_function_release(tffi_function *function)
@@ -128,10 +122,14 @@ void tffi_function_leave(tffi_function *function)
   tffi_function_release(function);
 }
 
-bool tffi_function_hides_error(tffi_function *function, struct TRITONSERVER_Error *error)
+bool tffi_instance_hides_error(const function_instance *instance, struct TRITONSERVER_Error *error)
 {
+  if (!instance->is_warming_up) {
+    return false;
+  }
+  tffi_function *function = instance->function;
   pthread_mutex_lock(&function->lock);
-  const bool hides = !function->loaded;
+  const bool hides = !function->loaded; /* whatever is counted, after the load all are told */
   if (hides && function->first_error == NULL) {
     function->first_error = strdup(TRITONSERVER_ErrorMessage(error));
     function->first_error_code = (int32_t)TRITONSERVER_ErrorCode(error);

@@ -210,9 +210,10 @@ static struct TRITONSERVER_Error *gather_input(function_batch *batch, uint32_t i
 }
 
 /* The batch of these requests, or NULL: then they are answered with an error. */
-static function_batch *gather(tffi_function *function, struct TRITONBACKEND_ModelInstance *instance,
-                              reading *const *members, uint32_t member_count, uint64_t exec_start_ns)
+static function_batch *gather(function_instance *instance, reading *const *members, uint32_t member_count,
+                              uint64_t exec_start_ns)
 {
+  tffi_function *function = instance->function;
   struct TRITONSERVER_Error *error = NULL;
   function_batch *batch = make_batch(function, member_count);
   if (batch == NULL) {
@@ -220,12 +221,13 @@ static function_batch *gather(tffi_function *function, struct TRITONBACKEND_Mode
     const tffi_timing at = {exec_start_ns, now, now, now};
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for the batch");
     for (uint32_t i = 0; i < member_count; i++) {
-      tffi_request_answer_error(function, instance, members[i]->request, error, &at);
+      tffi_request_answer_error(instance, members[i]->request, error, &at);
     }
     tffi_discard(error);
     return NULL;
   }
   batch->instance = instance;
+  batch->shown.is_warm_up = instance->is_warming_up;
   batch->exec_start_ns = exec_start_ns;
   int64_t *rows = (int64_t *)(uintptr_t)batch->shown.rows; /* const for the reader */
   for (uint32_t i = 0; i < member_count; i++) {
@@ -244,9 +246,10 @@ static function_batch *gather(tffi_function *function, struct TRITONBACKEND_Mode
   return batch;
 }
 
-function_batch *tffi_batches_gather(tffi_function *function, struct TRITONBACKEND_ModelInstance *instance,
-                                    struct TRITONBACKEND_Request **requests, uint32_t request_count)
+function_batch *tffi_batches_gather(function_instance *instance, struct TRITONBACKEND_Request **requests,
+                                    uint32_t request_count)
 {
+  tffi_function *function = instance->function;
   const uint64_t start = tffi_now_ns();
   const tffi_timing at = {start, start, start, start};
   function_batch *first = NULL;
@@ -271,7 +274,7 @@ function_batch *tffi_batches_gather(tffi_function *function, struct TRITONBACKEN
     if (error == NULL) {
       count++;
     } else {
-      tffi_request_answer_error(function, instance, requests[i], error, &at);
+      tffi_request_answer_error(instance, requests[i], error, &at);
       tffi_discard(error);
     }
   }
@@ -288,7 +291,7 @@ function_batch *tffi_batches_gather(tffi_function *function, struct TRITONBACKEN
         members[member_count++] = &readings[j];
       }
     }
-    function_batch *batch = gather(function, instance, members, member_count, start);
+    function_batch *batch = gather(instance, members, member_count, start);
     if (batch != NULL) {
       *last = batch;
       last = &batch->next_of_call;

@@ -34,10 +34,10 @@ static struct TRITONSERVER_Error *output_error(const function_batch *batch, cons
 
 /* Errors */
 
-static void report(struct TRITONBACKEND_ModelInstance *instance, struct TRITONBACKEND_Request *request, bool success,
+static void report(const function_instance *instance, struct TRITONBACKEND_Request *request, bool success,
                    const tffi_timing *at)
 {
-  tffi_discard(TRITONBACKEND_ModelInstanceReportStatistics(instance, request, success, at->exec_start,
+  tffi_discard(TRITONBACKEND_ModelInstanceReportStatistics(instance->native, request, success, at->exec_start,
                                                            at->compute_start, at->compute_end, at->exec_end));
 }
 
@@ -46,12 +46,11 @@ static void release(struct TRITONBACKEND_Request *request)
   tffi_discard(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL));
 }
 
-void tffi_request_answer_error(tffi_function *function, struct TRITONBACKEND_ModelInstance *instance,
-                               struct TRITONBACKEND_Request *request, struct TRITONSERVER_Error *error,
-                               const tffi_timing *at)
+void tffi_request_answer_error(const function_instance *instance, struct TRITONBACKEND_Request *request,
+                               struct TRITONSERVER_Error *error, const tffi_timing *at)
 {
   struct TRITONBACKEND_Response *response = NULL;
-  struct TRITONSERVER_Error *shown = tffi_function_hides_error(function, error) ? NULL : error;
+  struct TRITONSERVER_Error *shown = tffi_instance_hides_error(instance, error) ? NULL : error;
   struct TRITONSERVER_Error *failure = TRITONBACKEND_ResponseNew(&response, request);
   /* Counted first, so that whoever has the answer finds it in the statistics. */
   report(instance, request, false, at);
@@ -68,7 +67,7 @@ void tffi_batch_answer_error(function_batch *batch, struct TRITONSERVER_Error *e
   const uint64_t compute_start = batch->compute_start_ns == 0 ? now : batch->compute_start_ns;
   const tffi_timing at = {batch->exec_start_ns, compute_start, now, now};
   for (uint32_t i = 0; i < batch->shown.request_count; i++) {
-    tffi_request_answer_error(batch->function, batch->instance, batch->requests[i], error, &at);
+    tffi_request_answer_error(batch->instance, batch->requests[i], error, &at);
   }
   tffi_discard(error);
 }
@@ -241,16 +240,20 @@ static void answer(function_batch *batch, const tffi_tensor *outputs, uint32_t o
   at.exec_end = tffi_now_ns();
   /* Everything is counted before anything is sent, so that whoever has an answer finds it in the statistics. */
   uint64_t batch_size = 0;
+  bool any_success = false;
   for (uint32_t i = 0; i < count; i++) {
+    any_success = any_success || errors[i] == NULL;
     report(batch->instance, batch->requests[i], errors[i] == NULL, &at);
     /* As Triton counts them: a request without rows, or of a model that does not batch, is one inference. */
     batch_size += batch->shown.rows[i] > 0 ? (uint64_t)batch->shown.rows[i] : 1;
   }
-  tffi_discard(TRITONBACKEND_ModelInstanceReportBatchStatistics(batch->instance, batch_size, at.exec_start,
-                                                                at.compute_start, at.compute_end, at.exec_end));
+  if (any_success) { /* as everywhere in Triton, a batch that failed is no execution */
+    tffi_discard(TRITONBACKEND_ModelInstanceReportBatchStatistics(
+        batch->instance->native, batch_size, at.exec_start, at.compute_start, at.compute_end, at.exec_end));
+  }
   for (uint32_t i = 0; i < count; i++) {
     struct TRITONSERVER_Error *shown = errors[i];
-    if (shown != NULL && tffi_function_hides_error(batch->function, shown)) {
+    if (shown != NULL && tffi_instance_hides_error(batch->instance, shown)) {
       shown = NULL;
     }
     if (batch->responses[i] != NULL) {

@@ -245,8 +245,8 @@ size_t tffi_bytes_format(const uint32_t *lengths, uint64_t count, char *text);
 
 /*
  * A callable as Triton sees it: the model whose config carries its token. It is made before the model is loaded, and
- * worker threads of Python's take batches from it. One reference belongs to Python, each worker takes one more, and
- * Triton holds one for each model. The one who drops the last frees it.
+ * worker threads of Python's take batches from it. One reference belongs to Python, which keeps it until the last worker
+ * has left; Triton holds one for each model. The one who drops the last frees it.
  */
 typedef struct tffi_function tffi_function;
 
@@ -262,20 +262,22 @@ typedef struct {
   uint32_t input_count;
   uint32_t request_count;
   bool batching;
+  bool is_warm_up; /* Triton's load waits for the answer, and must not see an error */
 } tffi_batch;
 
 /*
  * Makes a function model. Of each input only the name and the rank in the callable's array (dim_count) are read, and
- * copied. *token names it in the model config, as parameter "tritonffi.token". NULL: no memory.
+ * copied. Each instance is called `warm_up_calls` times by its warm-up. *token names the function in the model config,
+ * as parameter "tritonffi.token". NULL: no memory.
  */
 tffi_function *tffi_function_new(const char *model_name, const tffi_tensor *inputs, uint32_t input_count,
-                                 bool batching, uint64_t *token);
-void tffi_function_retain(tffi_function *function);
+                                 bool batching, uint64_t warm_up_calls, uint64_t *token);
+/* Drops the reference that tffi_function_new gave. */
 void tffi_function_release(tffi_function *function);
 
 /*
- * Triton's load has returned: from now on failures are answered as errors. Before, they are answered as successes
- * without outputs, because Triton crashes after a failed warm-up; the first of them is returned here.
+ * Triton's load has returned. Failures of its warm-up were answered as successes without outputs, because Triton
+ * crashes after a failed warm-up; the first of them is returned here.
  */
 struct TRITONSERVER_Error *tffi_function_set_loaded(tffi_function *function);
 

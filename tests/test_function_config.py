@@ -65,6 +65,21 @@ def test_the_instances_of_all_groups_are_counted(groups, instances):
     assert function_config("m", X, Y, 0, {"instance_group": groups}).instances == instances
 
 
+@pytest.mark.parametrize(
+    ("samples", "calls"),
+    [
+        ([], 0),
+        ([{"batch_size": 1}], 1),
+        ([{"batch_size": 8, "count": 0}], 1),
+        ([{"batch_size": 1, "count": 3}, {"batch_size": 2}], 4),
+        ([{"batch_size": 0, "count": 3}, {}], 0),
+    ],
+)
+def test_the_calls_of_the_warm_up_are_counted_as_triton_does(samples, calls):
+    """A sample without rows is skipped; one without a count runs once."""
+    assert function_config("m", X, Y, 8, {"model_warmup": samples}).warm_up_calls == calls
+
+
 def test_sequence_controls_are_inputs_of_the_function():
     """They come after the declared ones, with the data type of their values."""
     controls = [
@@ -142,6 +157,11 @@ def test_a_name_that_is_no_text_is_refused():
         ({"config": {"instance_group": {}}}, TypeError, "'instance_group' must be a list"),
         ({"config": {"instance_group": [{"count": 0}]}}, InvalidArgumentError, "at least 1"),
         ({"config": {"parameters": []}}, TypeError, "'parameters' must be a dict"),
+        (
+            {"config": {"model_warmup": [{"batch_size": "1"}]}},
+            TypeError,
+            "batch_size and count must be ints, not '1'",
+        ),
         (
             {"config": {"parameters": {"tritonffi.token": {"string_value": "1"}}}},
             InvalidArgumentError,

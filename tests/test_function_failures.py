@@ -216,6 +216,38 @@ def test_a_warm_up_that_fails_makes_the_load_fail(server, load, function, error,
     assert model.infer({"x": row(7)})["y"].item() == 7
 
 
+def test_each_call_of_each_instances_warm_up_counts(load):
+    """The last of them fails, and that is enough; a request of a user is not taken for one."""
+    sample = WARM_UP["model_warmup"][0]
+    config = {
+        "instance_group": [{"count": 2}],
+        "model_warmup": [
+            {**sample, "count": 2},
+            {**sample, "name": "more", "batch_size": 3},
+            {**sample, "name": "skipped", "batch_size": 0},
+        ],
+    }
+    calls = []
+
+    def fail_at(number):
+        def function(x):
+            calls.append(len(x))
+            if len(calls) == number:
+                raise ValueError(number)
+            return {"y": x}
+
+        return function
+
+    with pytest.raises(ValueError, match="6"):
+        load(fail_at(6), max_batch_size=4, config=config)
+    assert sorted(calls) == [1, 1, 1, 1, 3, 3]
+    calls.clear()
+    model = load(fail_at(7), max_batch_size=4, config=config)
+    with pytest.raises(InternalError, match="ValueError: 7"):
+        model.infer({"x": row(1)})
+    assert model.infer({"x": row(1)})["y"].item() == 1
+
+
 def test_a_warm_up_that_fails_does_not_leave_the_function_before(server, load):
     """The load has replaced it already: Triton has no way back."""
     load(identity, max_batch_size=4)

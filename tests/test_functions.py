@@ -302,6 +302,44 @@ def test_sequence_controls_are_inputs(load):
     assert [answer.item() for answer in answers] == [1, 0, 0]
 
 
+def test_empty_places_of_a_direct_sequence_batch_are_rows_that_are_not_ready(load):
+    """They hold whatever Triton left there; READY tells which rows are requests."""
+    calls = []
+
+    def function(x, READY):  # noqa: N803
+        calls.append((x[READY == 1].tolist(), READY.ravel().tolist()))
+        return {"y": x}
+
+    control = {"kind": "CONTROL_SEQUENCE_READY", "int32_false_true": [0, 1]}
+    batching = {"direct": {}, "control_input": [{"name": "READY", "control": [control]}]}
+    model = load(function, max_batch_size=4, config={"sequence_batching": batching})
+    for sequence in (1, 2, 3):
+        model.infer({"x": row(sequence)}, correlation_id=sequence, sequence_start=True)
+    answer = model.infer({"x": row(30)}, correlation_id=3, sequence_end=True)
+    assert answer["y"].tolist() == [[30]]
+    assert calls[-1] == ([30], [0, 0, 1])
+    for sequence in (1, 2):
+        model.infer({"x": row(0)}, correlation_id=sequence, sequence_end=True)
+
+
+def test_the_response_cache_spares_calls():
+    """Equal requests are answered by Triton, and counted as hits."""
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        return {"y": x}
+
+    with Server(cache_config={"local": {"size": 1 << 20}}) as server:
+        model = Loader(server)(function, config={"response_cache": {"enable": True}})
+        for _ in range(3):
+            assert model.infer({"x": row(1, 2)[0]})["y"].tolist() == [1, 2]
+        counts = statistics(model)
+    assert len(calls) == 1
+    calls.clear()
+    assert (counts["inferences"], counts["executions"], counts["success"]) == (1, 1, 3)
+
+
 def test_an_ensemble_joins_functions(load, server):
     """Two functions behind one another are a model of Triton's own."""
     load(lambda x: x + 1, name="function plus", max_batch_size=4)

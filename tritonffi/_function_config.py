@@ -73,6 +73,7 @@ class FunctionConfig:
         outputs: In the declared order.
         is_batching: Whether requests are stacked along a first axis.
         instances: How many calls may run at a time.
+        warm_up_calls: How often each instance is called before the load returns.
         config: The model config, without a token.
     """
 
@@ -80,6 +81,7 @@ class FunctionConfig:
     outputs: tuple[Declared, ...]
     is_batching: bool
     instances: int
+    warm_up_calls: int
     config: dict[str, JSON]
 
     def with_token(self, token: int) -> dict[str, JSON]:
@@ -153,6 +155,7 @@ def function_config(
         outputs=tuple(_declared(entry) for entry in output_entries),
         is_batching=max_batch_size > 0,
         instances=sum(map(_instances, groups)),
+        warm_up_calls=_warm_up_calls(extra.get("model_warmup"), model),
         config=made,
     )
 
@@ -270,6 +273,22 @@ def _instance_groups(groups: JSON, model: str) -> list[dict[str, JSON]]:
 def _instances(group: Mapping[str, JSON]) -> int:
     gpus = group.get("gpus")
     return cast("int", group["count"]) * max(1, len(gpus) if isinstance(gpus, list) else 1)
+
+
+def _warm_up_calls(samples: JSON, model: str) -> int:
+    """Count as Triton does: without rows a sample is skipped, without a count it runs once."""
+    calls = 0
+    for entry in _list(samples or [], "model_warmup", model):
+        sample = _dict(entry, "model_warmup[]", model)
+        rows, count = sample.get("batch_size", 0), sample.get("count", 1)
+        for value in (rows, count):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(
+                    f"{model}: config: model_warmup: batch_size and count must be ints, "
+                    f"not {value!r}"
+                )
+        calls += max(1, cast("int", count)) if rows else 0
+    return calls
 
 
 def _sequence_controls(config: Mapping[str, JSON], model: str) -> list[Declared]:

@@ -94,10 +94,9 @@ class FunctionModel:
         self._output_names = [ffi.new("char[]", text.encode()) for text in self._outputs]
         self._is_batching = made.is_batching
         self._worker_count = made.instances
-        self._workers: list[threading.Thread] = []
-        self._busy: set[int] = set()
-        self._lock = threading.Lock()
-        self._is_loaded = False
+        self._workers: set[threading.Thread] = set()
+        self._busy: set[threading.Thread] = set()
+        self._lock = threading.RLock()  # again by the same thread: where a callable's end closes
         self._is_abandoned = False
         self._is_closed = False
         self._warm_up_error: BaseException | None = None
@@ -108,11 +107,17 @@ class FunctionModel:
             specs[index].name = input_names[index]
             specs[index].dim_count = len(declared.shape) + self._is_batching
         token = ffi.new("uint64_t *")
-        self._function: CData = lib.tffi_function_new(
-            encode(name, "a model's name"), specs, len(input_names), self._is_batching, token
+        function = lib.tffi_function_new(
+            encode(name, "a model's name"),
+            specs,
+            len(input_names),
+            self._is_batching,
+            made.warm_up_calls,
+            token,
         )
-        if not self._function:
+        if function == ffi.NULL:
             raise MemoryError(f"model {name!r}: no memory for one more function model")
+        self._function: CData | None = function
         self.token = int(token[0])
         self.config = made.with_token(self.token)
 
@@ -120,16 +125,12 @@ class FunctionModel:
         """Start the worker threads. Before the load: a warm-up calls the function inside it."""
         try:
             for number in range(self._worker_count):
-                thread = threading.Thread(
+                worker = threading.Thread(
                     target=self._work, name=f"tritonffi: {self.name} #{number}", daemon=True
                 )
-                lib.tffi_function_retain(self._function)
-                try:
-                    thread.start()
-                except BaseException:
-                    lib.tffi_function_release(self._function)
-                    raise
-                self._workers.append(thread)
+                with self._lock:
+                    worker.start()
+                    self._workers.add(worker)
         except BaseException:
             self.close()
             raise
@@ -138,18 +139,16 @@ class FunctionModel:
         """
         Tell that Triton has loaded the model.
 
-        From now on failures are told to Triton. Before, that would crash it: a warm-up that fails
-        is answered as if it had not, and raised here.
+        A warm-up that fails would crash Triton: it is answered as if it had not, and raised here.
 
         Raises:
             Exception: What the callable raised in the warm-up. The model must be unloaded.
             TritonError: Something else failed in it.
         """
         with self._lock:
-            if self._is_closed:
+            if self._function is None:
                 return
             error = lib.tffi_function_set_loaded(self._function)
-            self._is_loaded = True
         cause, self._warm_up_error = self._warm_up_error, None
         if not error:
             return
@@ -178,43 +177,53 @@ class FunctionModel:
             How many batches that were.
         """
         with self._lock:
-            if self._is_closed:
+            if self._function is None:
                 return 0
             self._is_abandoned = True
             return int(lib.tffi_function_abandon(self._function))
 
-    def close(self, timeout: float = _JOIN_TIMEOUT) -> None:
+    def close(self, timeout: float = _JOIN_TIMEOUT) -> bool:
         """
-        Have the workers leave; a second call does nothing.
+        Have the workers leave, which they do as soon as Triton has let the model go.
 
-        They leave when Triton has let the model go. After `abandon`, one whose callable never
-        returns is left behind, and ends with the process.
+        Where a call still runs then, its worker leaves after it; if it never ends, the worker ends
+        with the process. It may be called again.
 
         Args:
-            timeout: How many seconds to wait for them.
+            timeout: How many seconds to wait for them. After `abandon`, those in a call are not
+                waited for.
+
+        Returns:
+            Whether all have left.
         """
         with self._lock:
-            if self._is_closed:
-                return
             self._is_closed = True
-            lib.tffi_function_close(self._function)
-            lib.tffi_function_release(self._function)
+            if self._function is not None:
+                lib.tffi_function_close(self._function)
+            workers = self._workers - {threading.current_thread()}
+            self._release_if_over()
         deadline = time.monotonic() + timeout
-        for worker in self._workers:
-            if worker is threading.current_thread():
-                continue
-            if self._is_abandoned and worker.ident in self._busy:
-                continue
-            worker.join(max(0.0, deadline - time.monotonic()))
+        for worker in workers:
+            if not (self._is_abandoned and worker in self._busy):
+                worker.join(max(0.0, deadline - time.monotonic()))
+        return self._function is None
+
+    def _release_if_over(self) -> None:
+        """Let the C function and the callable go, once nobody is left to use them; in the lock."""
+        if self._is_closed and not self._workers and self._function is not None:
+            lib.tffi_function_release(self._function)
+            self._function = None
+            self._call = _gone
 
     def _work(self) -> None:
         """
         Serve batches until there will be no more: what a worker thread does.
 
-        It holds a reference to the C function, taken by `start`, and none to the server.
+        The workers keep this object and the C function, and neither of these keeps the server.
         """
-        me = threading.get_ident()
-        function = self._function
+        with self._lock:  # until `start` has entered this worker
+            me = threading.current_thread()
+            function = self._function
         batch = ffi.new("tffi_batch **")
         try:
             while lib.tffi_function_next(function, -1, batch) == lib.TFFI_WAIT_READY:
@@ -227,7 +236,9 @@ class FunctionModel:
                     lib.tffi_batch_release(batch[0])
                     self._busy.discard(me)
         finally:
-            lib.tffi_function_release(function)
+            with self._lock:
+                self._workers.discard(me)
+                self._release_if_over()
 
     def _serve(self, batch: CData) -> None:
         """
@@ -240,7 +251,7 @@ class FunctionModel:
         try:
             results.append(self._call(self._arrays(batch)))
         except BaseException as error:  # noqa: BLE001 -- SystemExit too is a failure of the call
-            if not self._is_loaded and self._warm_up_error is None:
+            if batch.is_warm_up and self._warm_up_error is None:
                 self._warm_up_error = error
             code = error.code if isinstance(error, TritonError) else InternalError.code
             self._fail(batch, error, code)
@@ -319,6 +330,11 @@ class FunctionModel:
             _forget_arrays(error)
             c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
             lib.tffi_batch_fail(batch, code, c_message)
+
+
+def _gone(_arrays: dict[str, Array]) -> object:
+    """Stand in for the callable after the end."""
+    raise AssertionError
 
 
 def _forget_arrays(error: BaseException | None) -> None:
