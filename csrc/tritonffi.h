@@ -307,4 +307,44 @@ void tffi_batch_fail(tffi_batch *batch, int32_t code, const char *message);
 /* The worker is through with the batch. One that was not answered is answered with an error. */
 void tffi_batch_release(tffi_batch *batch);
 
+/* handover.c: callbacks for those who call Triton's own functions */
+
+/*
+ * Triton calls back on threads of its own, where Python must not run. So the callbacks below are C: give their
+ * addresses, `ffi.addressof(lib, "tffi_handover_alloc_fn")`, to Triton's functions. What the two of a request get lies
+ * in the handover that is their `userp` until a thread of Python's fetches it; one handover may serve many requests.
+ */
+typedef struct tffi_handover tffi_handover;
+
+/* NULL: no memory. */
+tffi_handover *tffi_handover_new(void);
+/* Only when every request that was submitted with it was fetched. Responses that nobody fetched are deleted. */
+void tffi_handover_delete(tffi_handover *handover);
+
+/*
+ * Waits for the next response, which is then the caller's to delete. It is NULL where only a flag came. Of both waits:
+ * a timeout of 0 only looks, a negative one waits without end (and without Ctrl-C); TFFI_WAIT_GONE means that there was
+ * no memory to keep one.
+ */
+tffi_wait tffi_handover_response(tffi_handover *handover, int64_t timeout_ns,
+                                 struct TRITONSERVER_InferenceResponse **response, uint32_t *flags);
+/* Waits until Triton gives a request back. From then on it may be changed, submitted again, or deleted. */
+tffi_wait tffi_handover_request(tffi_handover *handover, int64_t timeout_ns,
+                                struct TRITONSERVER_InferenceRequest **request);
+
+/* For TRITONSERVER_InferenceRequestSetResponseCallback and TRITONSERVER_InferenceRequestSetReleaseCallback. */
+void tffi_handover_response_complete_fn(struct TRITONSERVER_InferenceResponse *response, uint32_t flags, void *userp);
+void tffi_handover_request_release_fn(struct TRITONSERVER_InferenceRequest *request, uint32_t flags, void *userp);
+
+/* For TRITONSERVER_ResponseAllocatorNew: CPU memory, given back when the response is deleted. `userp` is not used. */
+struct TRITONSERVER_Error *tffi_handover_alloc_fn(struct TRITONSERVER_ResponseAllocator *allocator,
+                                                  const char *tensor_name, size_t byte_size,
+                                                  TRITONSERVER_MemoryType memory_type, int64_t memory_type_id,
+                                                  void *userp, void **buffer, void **buffer_userp,
+                                                  TRITONSERVER_MemoryType *actual_memory_type,
+                                                  int64_t *actual_memory_type_id);
+struct TRITONSERVER_Error *tffi_handover_release_fn(struct TRITONSERVER_ResponseAllocator *allocator, void *buffer,
+                                                    void *buffer_userp, size_t byte_size,
+                                                    TRITONSERVER_MemoryType memory_type, int64_t memory_type_id);
+
 #endif

@@ -30,13 +30,13 @@ def open_and_join(gate):
 
 
 def test_the_raw_api_is_all_there():
-    """`capi` loads the library and gives the three names."""
+    """`capi` loads the library and gives its names."""
     capi = importlib.import_module("tritonffi.capi")
     major = capi.ffi.new("uint32_t *")
     minor = capi.ffi.new("uint32_t *")
     capi.check(capi.lib.TRITONSERVER_ApiVersion(major, minor))
     assert major[0] == 1
-    assert sorted(capi.__all__) == ["check", "ffi", "lib"]
+    assert sorted(capi.__all__) == ["FunctionModel", "backend_directory", "check", "ffi", "lib"]
 
 
 @pytest.mark.parametrize("text", ["", "plain", "größer", "日本", "\U0001f40d"])

@@ -11,14 +11,37 @@ raises the exception that belongs to it and deletes it.
     >>> check(lib.TRITONSERVER_ApiVersion(major, minor))
     >>> major[0]
     1
+
+Callbacks must be C functions, because Triton calls them on threads of its own: those called
+``tffi_handover_...`` in ``csrc/tritonffi.h`` keep what they get until Python fetches it.
+``examples/simple_capi.py`` shows a whole program.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from tritonffi._call import check
-from tritonffi._library import load
+from tritonffi._functions import FunctionModel
+from tritonffi._library import assemble_backends, load
 from tritonffi._native import ffi, lib
 
-__all__ = ["check", "ffi", "lib"]
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["FunctionModel", "backend_directory", "check", "ffi", "lib"]
 
 load()
+
+
+def backend_directory(folder: str | os.PathLike[str]) -> Path:
+    """Make a folder with the backends that came with Triton and the one behind `FunctionModel`.
+
+    Args:
+        folder: Where to make it; it must not exist. Keep it until the server is deleted.
+
+    Returns:
+        Its path, for ``TRITONSERVER_ServerOptionsSetBackendDirectory``.
+    """
+    return assemble_backends(Path(folder), load(), ())
