@@ -297,6 +297,25 @@ def test_a_callable_that_never_returns_does_not_hold_up_close():
     assert counters() == before
 
 
+def test_a_callable_that_was_replaced_while_it_ran_does_not_hold_up_close_either():
+    """What the old one works on fails at once; its late result is harmless."""
+    held = Held()
+    with Server(exit_timeout=60) as server:
+        loader = Loader(server)
+        model = loader(held)
+        (worker,) = workers()
+        running = model.submit({"x": row(1)[0]})
+        held.wait()
+        loader(identity)
+        start = time.monotonic()
+    assert time.monotonic() - start < 3
+    with pytest.raises(UnavailableError, match="given up before it answered"):
+        running.result()
+    held.may_go.set()
+    worker.join(30)
+    held.calls.clear()
+
+
 def test_a_model_without_its_function_is_refused(own_server):
     """A config that names no function, or one that is not here, is an error in words."""
     tensor = {"data_type": "TYPE_FP32", "dims": [1]}

@@ -44,7 +44,7 @@ logger = logging.getLogger("tritonffi")
 
 # States of the model index in which a model still keeps the server busy.
 _ALIVE = ("READY", "LOADING", "UNLOADING")
-# What callables that still run get before their batches are abandoned at close.
+# What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
 # A model is called unloaded a moment before Triton's own thread is through with the server's maps.
 _SETTLE_S = 0.005
@@ -61,6 +61,7 @@ class Lifecycle:
         options: As the user gave them.
         repository: A private model repository, for models that are loaded from a config alone.
         functions: Python callables that are loaded as models, by name.
+        retired: Those that were replaced or unloaded while a call of theirs still ran.
         registered: Repositories added since the start, and their names of models by folder.
         hidden: Models that are loaded and not in Triton's index: their repository was taken away.
         epoch: Counts loads and unloads, so that what is known of a model is known to be fresh.
@@ -71,6 +72,7 @@ class Lifecycle:
         self.queue = CompletionQueue()
         self.options = options
         self.functions: dict[str, FunctionModel] = {}
+        self.retired: list[FunctionModel] = []
         self.registered: dict[str, dict[str, str]] = {}
         self.hidden: set[str] = set()
         self.epoch = 0
@@ -243,17 +245,27 @@ class Lifecycle:
                 timeout=None if timeout is None else seconds + 1.0,
             )
             self._handle = None
-            for function in self.functions.values():
+            for function in self._all_functions():
                 function.close()
             self.functions.clear()
+            self.retired.clear()
             self.queue.close()
             process.remove(self, handle, self._folder)
+
+    def retire(self, function: FunctionModel) -> None:
+        """Let a function model go that no name stands for; a call of it is not waited for long."""
+        self.retired = [model for model in self.retired if not model.close(0)]
+        if not function.close(_GRACE_S):
+            self.retired.append(function)
+
+    def _all_functions(self) -> list[FunctionModel]:
+        return [*self.functions.values(), *self.retired]
 
     def _drain(self, deadline: float) -> None:
         for inference in list(self.queue.in_flight.values()):
             inference.cancel()
         if not self.queue.settle(min(deadline, time.monotonic() + _GRACE_S)):
-            for function in list(self.functions.values()):
+            for function in self._all_functions():
                 function.abandon()
             if not self.queue.settle(deadline):
                 self.queue.give_up()

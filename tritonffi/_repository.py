@@ -57,7 +57,7 @@ def load(
     if function is not None and lifecycle.functions.get(name) is function:
         # The name stands for another model now; the callable has no requests any more.
         del lifecycle.functions[name]
-        function.close()
+        lifecycle.retire(function)
 
 
 def config_text(name: str, config: Mapping[str, object]) -> str:
@@ -174,7 +174,7 @@ def unload(lifecycle: Lifecycle, name: str, *, dependents: bool, timeout: float 
             raise TimeoutError(f"{context}: still not unloaded after {timeout:g} seconds")
     function = lifecycle.functions.pop(name, None)
     if function is not None:
-        function.close()
+        lifecycle.retire(function)
     _log.capture.forward()
 
 

@@ -131,4 +131,7 @@ def inference_error(code: int, message: str, model_name: str) -> TritonError:
     if not message:
         # Requests that are cancelled in a queue come back with a code alone.
         message = "the request was cancelled" if code == CancelledError.code else "no reason given"
-    return error_from_code(code, f"model {model_name!r}: {message}")
+    prefix = f"model {model_name!r}"
+    if not message.startswith(prefix):  # a Python callable's errors have it already
+        message = f"{prefix}: {message}"
+    return error_from_code(code, message)

@@ -417,7 +417,7 @@ class Server:
             raise
         lifecycle.functions[name] = model
         if previous is not None:
-            previous.close()
+            lifecycle.retire(previous)
         try:
             model.loaded()
         except BaseException:
