@@ -185,6 +185,8 @@ def test_a_batch_over_the_limit_is_refused(server):
         model.infer({"INPUT0": np.zeros((9, 2), np.float32)})
     with pytest.raises(InvalidArgumentError, match="the first axis is the batch"):
         model.infer({"INPUT0": np.zeros(2, np.float32)})
+    with pytest.raises(InvalidArgumentError, match="the batch is empty"):
+        model.infer({"INPUT0": np.zeros((0, 2), np.float32)})
     assert model.infer({"INPUT0": np.ones((8, 2), np.float32)})["OUTPUT0"].shape == (8, 2)
 
 

@@ -135,6 +135,11 @@ class ModelSpec:
                 f"model {self.name!r}, input {name!r}: expected shape {format_shape(expected)}, "
                 f"got {format_shape(shape)}{hint}"
             )
+        if self.max_batch_size > 0 and shape[0] == 0 and 0 not in shape[1:]:
+            # Triton counts such a request as one row and finds its bytes missing.
+            raise InvalidArgumentError(
+                f"model {self.name!r}, input {name!r}: the batch is empty, and Triton takes none"
+            )
         if self.max_batch_size > 0 and shape[0] > self.max_batch_size:
             raise InvalidArgumentError(
                 f"model {self.name!r}, input {name!r}: expected a batch of at most "
