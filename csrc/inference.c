@@ -255,6 +255,38 @@ static void finish_if_last(tffi_slot *slot)
   tffi_slot_push(slot, final);
 }
 
+static void cancel_slot(tffi_slot *slot)
+{
+  pthread_mutex_lock(&slot->request_lock);
+  if (slot->request != NULL) {
+    slot->cancelled = true;
+    discard(TRITONSERVER_InferenceRequestCancel(slot->request));
+  }
+  pthread_mutex_unlock(&slot->request_lock);
+}
+
+/*
+ * Where the responses that may wait are bounded: reads the response if there is room. The first one without is replaced
+ * by an error and cancels the request, the later ones are dropped. False: there is nothing to push.
+ */
+static bool fill_within_bound(tffi_slot *slot, tffi_completion *completion,
+                              struct TRITONSERVER_InferenceResponse *response)
+{
+  if (__atomic_add_fetch(&slot->unread, 1, __ATOMIC_RELAXED) <= slot->max_pending &&
+      !__atomic_load_n(&slot->overflowed, __ATOMIC_RELAXED)) {
+    fill(completion, response);
+    return true;
+  }
+  discard(TRITONSERVER_InferenceResponseDelete(response));
+  if (__atomic_exchange_n(&slot->overflowed, true, __ATOMIC_RELAXED)) {
+    return false;
+  }
+  completion->has_response = completion->overflowed = true;
+  set_error(completion, TRITONSERVER_ERROR_UNAVAILABLE, "too many responses waited to be read");
+  cancel_slot(slot);
+  return true;
+}
+
 /*
  * Thread: the model instance's, the scheduler's, an ensemble's, or the submitting one before InferAsync returns;
  * several for one decoupled request, and before or after request_release_fn.
@@ -273,9 +305,16 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
       __atomic_store_n(&slot->lost, true, __ATOMIC_RELAXED);
     } else {
       completion->key = slot->key;
-      fill(completion, response);
-      if (!is_final) {
+      bool filled = true;
+      if (slot->max_pending > 0) {
+        filled = fill_within_bound(slot, completion, response);
+      } else {
+        fill(completion, response);
+      }
+      if (!is_final && filled) {
         tffi_slot_push(slot, completion);
+      } else if (!is_final) {
+        tffi_completion_free(completion);
       }
     }
   }
@@ -377,6 +416,8 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
     slot = tffi_slot_take(queue, request->key);
     if (slot == NULL) {
       error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one more inference in flight");
+    } else {
+      slot->max_pending = request->max_pending;
     }
   }
   if (error == NULL) {

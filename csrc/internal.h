@@ -59,8 +59,9 @@ typedef struct tffi_slot {
   tffi_completion *first, *last;                  /* completions not yet taken */
   struct tffi_slot *ready_next, *ready_previous;  /* in the queue's list of slots with completions and no sleeper */
   uint32_t sleepers;
-  bool is_ready; /* in that list */
-  bool done;     /* the `done` completion is in the slot's list */
+  uint64_t pushed; /* completions so far */
+  bool is_ready;   /* in that list */
+  bool done;       /* the `done` completion is in the slot's list */
 
   pthread_mutex_t request_lock;                  /* over `request` and `cancelled`: cancel against release */
   struct TRITONSERVER_InferenceRequest *request; /* NULL once Triton gave it back */
@@ -68,6 +69,9 @@ typedef struct tffi_slot {
 
   tffi_completion *final; /* made at submission, filled by the final response, kept back until the release was seen */
   uint32_t pending;       /* of final response and release, how many are still to come; atomic */
+  uint32_t max_pending;   /* of the request; 0: no bound */
+  uint32_t unread;        /* responses pushed and not consumed, counted where there is a bound; atomic */
+  bool overflowed;        /* the bound was passed: later responses are dropped; atomic */
   bool lost;              /* a response before the final one found no memory; atomic */
 
   uint32_t index;

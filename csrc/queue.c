@@ -148,8 +148,10 @@ tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key)
   pthread_mutex_lock(&slot->request_lock);
   slot->cancelled = false;
   pthread_mutex_unlock(&slot->request_lock);
-  slot->lost = false;
+  slot->lost = slot->overflowed = false;
+  slot->max_pending = slot->unread = 0;
   slot->pending = 2;
+  slot->pushed = 0;
   slot->first = slot->last = NULL;
   slot->is_ready = slot->done = false;
   slot->generation += 1;
@@ -269,6 +271,7 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
   }
   slot->last = completion;
   slot->done = completion->done;
+  completion->number = slot->pushed++;
 
   const uint32_t slot_sleepers = slot->sleepers;
   bool wake_queue = false;
@@ -415,6 +418,16 @@ tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completio
     pthread_mutex_unlock(&queue->lock);
   }
   return TFFI_WAIT_READY;
+}
+
+void tffi_inference_consume(uint64_t token)
+{
+  tffi_queue *queue = NULL;
+  tffi_slot *slot = lock_slot(token, &queue);
+  if (slot != NULL) {
+    __atomic_sub_fetch(&slot->unread, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&queue->lock);
+  }
 }
 
 void tffi_queue_release(tffi_queue *queue)

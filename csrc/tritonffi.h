@@ -129,6 +129,7 @@ size_t tffi_pool_limit(void);
 typedef struct tffi_completion {
   struct tffi_completion *next; /* in a list that the waits hand out; NULL ends it */
   uint64_t key;                 /* as given in tffi_request */
+  uint64_t number;              /* of the completions of its inference, from 0: readers on two threads keep the order */
   const char *error_message;    /* NULL: no error */
   const char *model_name;
   const char *request_id;
@@ -139,6 +140,7 @@ typedef struct tffi_completion {
   uint32_t output_count;
   uint32_t parameter_count;
   bool has_response; /* false: only a final flag came, there is nothing to read */
+  bool overflowed;   /* it is the error that stands for all responses that found max_pending others unread */
   bool done;         /* the last of its inference: Triton is through with the request and its input memory */
 } tffi_completion;
 
@@ -188,7 +190,8 @@ typedef struct {
   uint32_t input_count;
   uint32_t output_count;
   uint32_t parameter_count;
-  uint32_t flags; /* TRITONSERVER_RequestFlag bits */
+  uint32_t flags;       /* TRITONSERVER_RequestFlag bits */
+  uint32_t max_pending; /* of a decoupled model: how many responses may wait to be read; 0: any number */
 } tffi_request;
 
 /*
@@ -203,6 +206,11 @@ tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completio
 bool tffi_inference_cancel(uint64_t token);
 /* Whether tffi_inference_cancel was called while it was in flight; false for a stale token. */
 bool tffi_inference_is_cancelled(uint64_t token);
+/*
+ * One response of an inference with max_pending has been read. Where one more comes than may wait, Triton cannot be
+ * made to wait: the inference is cancelled, an error stands in the place of that response, and later ones are dropped.
+ */
+void tffi_inference_consume(uint64_t token);
 
 /* bytes.c: the framing of BYTES tensors */
 

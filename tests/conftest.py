@@ -45,8 +45,10 @@ def _nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "server" in request.fixturenames:
         # What a test dropped in flight is taken now and not by the next test's calls.
-        queue = request.getfixturevalue("server")._lifecycle.queue
-        assert queue.settle(time.monotonic() + 30)
+        lifecycle = request.getfixturevalue("server")._lifecycle
+        for queue in (lifecycle.queue, *lifecycle.queues):
+            assert queue.settle(time.monotonic() + 30)
+        lifecycle.sweep()
     if counters() != before:
         gc.collect()  # only then: it takes longer than most tests
     assert counters() == before

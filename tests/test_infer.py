@@ -389,7 +389,7 @@ def test_timeout_cancels(echo, gate):
     assert inference.is_cancelled()
     gate.release()
     while not inference.is_over:
-        inference._queue.wait(inference, None)
+        inference.queue.wait(inference, None)
     assert echo.infer({"INPUT0": [2.0]})["OUTPUT0"].tolist() == [2.0]
 
 

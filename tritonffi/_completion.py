@@ -12,6 +12,9 @@ The way of the data, as Python sees it (``csrc/tritonffi.h`` tells the C side):
 5. The last one is marked ``done``: Triton is through with the request. Only then are the pins
    dropped, on the Python thread that read it, and the inference leaves the table.
 
+Several threads may take completions of one inference. Their numbers say in which order they count
+(`Inference.deliver`), so that the last one is the last whichever thread is faster.
+
 Inferences that the caller has dropped stay in the table until their completion has been taken;
 each submit, result and close takes what is ready (`CompletionQueue.drain`), so they do not pile up.
 """
@@ -23,11 +26,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
+from tritonffi._errors import ClosedError, InternalError, InvalidArgumentError, TritonError
 from tritonffi._native import ffi, lib
 from tritonffi._response import Response, read
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from tritonffi._native import CData
 
 # Python runs signal handlers on the main thread, between two of its own steps. So that Ctrl-C works
@@ -65,10 +70,22 @@ class CompletionQueue:
         native: The ``tffi_queue *``; one reference to it is this object's.
         in_flight: Every inference that is submitted and not over, by key.
         next_key: Makes the key of the next one. Keys are never used again.
+        early: What came of completions that were delivered before an earlier one of the same
+            inference, by key and number.
         is_given_up: Whether the server stopped waiting for what is still in flight.
+        is_left: Whether nobody waits here any more, so that others take what still comes.
     """
 
-    __slots__ = ("_is_closed", "_ready", "in_flight", "is_given_up", "native", "next_key")
+    __slots__ = (
+        "_is_closed",
+        "_ready",
+        "early",
+        "in_flight",
+        "is_given_up",
+        "is_left",
+        "native",
+        "next_key",
+    )
 
     def __init__(self) -> None:
         self.native = lib.tffi_queue_new()
@@ -76,13 +93,16 @@ class CompletionQueue:
             raise MemoryError("no memory for a completion queue")
         self._ready = lib.tffi_queue_ready(self.native)
         self.in_flight: dict[int, Inference] = {}
+        self.early: dict[tuple[int, int], tuple[Response | TritonError | None, bool]] = {}
         self.next_key = itertools.count(1).__next__
         self.is_given_up = False
+        self.is_left = False
         self._is_closed = False
 
     def drain(self) -> None:
         """Deliver what is ready and not waited for, without waiting."""
-        if self._ready[0]:
+        # A closed queue's memory may be another one's by now.
+        if self._ready[0] and not self._is_closed:
             self._collect(lib.tffi_queue_wait, self.native, 0)
 
     def wait(self, inference: Inference, deadline: float | None) -> bool:
@@ -112,6 +132,24 @@ class CompletionQueue:
                 # the GIL for that.
                 time.sleep(0)
         return True
+
+    def wait_any(self, deadline: float | None) -> bool:
+        """Wait until something came for any inference that nobody waits for by itself.
+
+        Args:
+            deadline: On the clock of ``time.monotonic``; None is no deadline.
+
+        Returns:
+            False when the deadline passed first.
+        """
+        while not self.is_given_up:
+            timeout_ns = _slice(deadline)
+            result = self._collect(lib.tffi_queue_wait, self.native, timeout_ns)
+            if result == _READY:
+                return True
+            if result == _TIMEOUT and timeout_ns == 0:
+                return False
+        raise ClosedError("the server was closed meanwhile")
 
     def settle(self, deadline: float) -> bool:
         """Wait until nothing is in flight; False when the deadline passed first."""
@@ -177,17 +215,21 @@ class Inference:
     """
 
     __slots__ = (
+        "_arrived",
         "_deadline",
         "_outcomes",
         "_pins",
-        "_queue",
         "_timeout",
         "is_over",
         "key",
         "model_name",
+        "queue",
         "request_id",
         "token",
     )
+
+    #: How many responses may wait to be read; 0: any number.
+    max_pending = 0
 
     def __init__(
         self, queue: CompletionQueue, model_name: str, request_id: str, timeout: float | None
@@ -197,32 +239,61 @@ class Inference:
         self.is_over = False
         self.token = 0
         self.key = 0
-        self._queue = queue
+        self.queue = queue
         self._pins: object = None
-        self._outcomes: list[Response | TritonError] = []
+        self._outcomes: list[Response | TritonError] | deque[Response | TritonError] = []
+        self._arrived = 0
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
     def enter(self, pins: object) -> None:
         """Stand in the table of inferences in flight, holding the pins; before the submission."""
         self._pins = pins
-        self.key = key = self._queue.next_key()
-        self._queue.in_flight[key] = self
+        self.key = key = self.queue.next_key()
+        self.queue.in_flight[key] = self
 
     def leave(self) -> None:
         """Be over: Triton has given the inputs back, or never took them."""
         self._pins = None
         self.is_over = True
-        self._queue.in_flight.pop(self.key, None)
+        self.queue.in_flight.pop(self.key, None)
 
     def deliver(self, completion: CData) -> None:
         """Take a completion of this inference: read the response, note the end."""
+        outcome: Response | TritonError | None = None
+        if not completion.has_response:
+            self._arrive(completion.number, None, completion.done)
+            return
         try:
-            if completion.has_response:
-                self._outcomes.append(read(completion, self.model_name, self.request_id))
+            outcome = read(completion, self.model_name, self.request_id)
         finally:
-            if completion.done:
-                self.leave()
+            if outcome is None:  # a signal handler has raised
+                outcome = InternalError(
+                    f"model {self.model_name!r}: the reading of a response was interrupted"
+                )
+            self._arrive(completion.number, outcome, completion.done)
+
+    def _arrive(self, number: int, outcome: Response | TritonError | None, done: bool) -> None:  # noqa: FBT001
+        """Note what came of the completion of a number, after all those before it."""
+        if number == self._arrived:
+            self._note(outcome, done)
+            self._arrived = number + 1
+        else:
+            # Another thread has taken an earlier one and not yet delivered it.
+            self.queue.early[self.key, number] = (outcome, done)
+        while self.queue.early:
+            # Popping decides which thread goes on where both could.
+            following = self.queue.early.pop((self.key, self._arrived), None)
+            if following is None:
+                break
+            self._note(*following)
+            self._arrived += 1
+
+    def _note(self, outcome: Response | TritonError | None, done: bool) -> None:  # noqa: FBT001
+        if outcome is not None:
+            self._outcomes.append(outcome)
+        if done:
+            self.leave()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is over.
@@ -245,15 +316,19 @@ class Inference:
         if limit is not None and (deadline is None or limit < deadline):
             deadline = limit
         while not self.is_over:
-            if not self._queue.wait(self, deadline):
-                if self._deadline is not None and time.monotonic() >= self._deadline:
-                    self.cancel()
-                    raise TimeoutError(
-                        f"model {self.model_name!r}: no result within {self._timeout:g} seconds; "
-                        "the request was cancelled"
-                    )
+            if not self.queue.wait(self, deadline):
+                self.check_deadline()
                 return False
         return True
+
+    def check_deadline(self) -> None:
+        """Cancel the request and raise TimeoutError if its own ``timeout`` is up."""
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self.cancel()
+            raise TimeoutError(
+                f"model {self.model_name!r}: no result within {self._timeout:g} seconds; "
+                "the request was cancelled"
+            )
 
     def result(self, timeout: float | None = None) -> Response:
         """Wait for the response and return it; again and again, if called again.
@@ -275,7 +350,8 @@ class Inference:
         outcomes = self._outcomes
         if len(outcomes) != 1:
             raise InvalidArgumentError(
-                f"model {self.model_name!r}: sent {len(outcomes)} responses where one was expected"
+                f"model {self.model_name!r}: sent {len(outcomes)} responses where one was "
+                "expected: stream() gives any number of them"
             )
         outcome = outcomes[0]
         if isinstance(outcome, TritonError):
@@ -285,7 +361,7 @@ class Inference:
     def done(self) -> bool:
         """Return whether `result` would return or raise at once."""
         if not self.is_over:
-            self._queue.wait(self, time.monotonic())
+            self.queue.wait(self, time.monotonic())
         return self.is_over
 
     def cancel(self) -> bool:

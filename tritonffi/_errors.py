@@ -11,6 +11,7 @@ The exceptions, one for each error code of the C API.
         NotFoundError              also a LookupError
         InvalidArgumentError       also a ValueError
         UnavailableError
+          QueueFullError           the model's queue takes no more, or a reader is too slow
         UnsupportedError           also a NotImplementedError
         AlreadyExistsError
         CancelledError
@@ -35,6 +36,9 @@ class TritonError(Exception):
 
     code: int = lib.TRITONSERVER_ERROR_UNKNOWN
 
+
+# How Triton says that a queue is at the ``max_queue_size`` of its policy.
+_QUEUE_IS_FULL = "Exceeds maximum queue size"
 
 _by_code: dict[int, type[TritonError]] = {}
 _Class = TypeVar("_Class", bound=type[TritonError])
@@ -79,6 +83,13 @@ class UnavailableError(TritonError):
     """The server or model cannot do this now: it is loading, stopping, or its queue is full."""
 
 
+class QueueFullError(UnavailableError):
+    """The model's queue is at its ``max_queue_size``, or a stream at its ``max_pending``.
+
+    Try again later, with fewer in flight. Triton has no code for it: its text tells it apart.
+    """
+
+
 @_for_code(lib.TRITONSERVER_ERROR_UNSUPPORTED)
 class UnsupportedError(TritonError, NotImplementedError):
     """This library, model or mode has no such function."""
@@ -109,6 +120,8 @@ class LibraryNotFoundError(TritonError, ImportError):
 def error_from_code(code: int, message: str) -> TritonError:
     """Make the exception for a C code; a code of a newer library becomes an UnknownError."""
     cls = _by_code.get(code, UnknownError)
+    if cls is UnavailableError and _QUEUE_IS_FULL in message:
+        cls = QueueFullError
     # Queues cancel without a word, and an exception without one helps nobody.
     error = cls(message or (cls.__doc__ or "").rstrip("."))
     error.code = code

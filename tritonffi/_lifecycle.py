@@ -58,6 +58,7 @@ class Lifecycle:
     Attributes:
         native: The ``TRITONSERVER_Server *``; None: it takes no calls (any more).
         queue: Where completions of its inferences arrive.
+        queues: Further ones: of event loops, of streams and the like. A dict for its atomic pop.
         options: As the user gave them.
         repository: A private model repository, for models that are loaded from a config alone.
         functions: Python callables that are loaded as models, by name.
@@ -70,6 +71,8 @@ class Lifecycle:
     def __init__(self, options: ServerOptions, library: Library) -> None:
         self.native: CData = None
         self.queue = CompletionQueue()
+        self.queues: dict[CompletionQueue, None] = {}
+        self._sweeping = threading.Lock()
         self.options = options
         self.functions: dict[str, FunctionModel] = {}
         self.retired: list[FunctionModel] = []
@@ -169,6 +172,26 @@ class Lifecycle:
                 self._users -= 1
                 self._users_changed.notify_all()
 
+    def sweep(self) -> None:
+        """Take what came for queues at which nobody waits, and close those that are through.
+
+        Without waiting, also for another thread that does the same.
+        """
+        if not self._sweeping.acquire(blocking=False):
+            return
+        try:
+            for queue in [queue for queue in tuple(self.queues) if queue.is_left]:
+                queue.drain()
+                if not queue.in_flight:
+                    self.release(queue)
+        finally:
+            self._sweeping.release()
+
+    def release(self, queue: CompletionQueue) -> None:
+        """Close one of the further queues, once."""
+        if self.queues.pop(queue, self) is None:
+            queue.close()
+
     @property
     def is_closed(self) -> bool:
         """Whether it takes no calls any more."""
@@ -179,6 +202,7 @@ class Lifecycle:
         self.native = None
         self._closing = threading.RLock()
         self._users_changed = threading.Condition()
+        self._sweeping = threading.Lock()
 
     def index(self, handle: CData) -> list[dict[str, str]]:
         """Read the model index.
@@ -249,6 +273,9 @@ class Lifecycle:
                 function.close()
             self.functions.clear()
             self.retired.clear()
+            with self._sweeping:
+                for queue in tuple(self.queues):
+                    self.release(queue)
             self.queue.close()
             process.remove(self, handle, self._folder)
 
@@ -262,13 +289,17 @@ class Lifecycle:
         return [*self.functions.values(), *self.retired]
 
     def _drain(self, deadline: float) -> None:
-        for inference in list(self.queue.in_flight.values()):
-            inference.cancel()
-        if not self.queue.settle(min(deadline, time.monotonic() + _GRACE_S)):
+        queues = (self.queue, *tuple(self.queues))
+        for queue in queues:
+            for inference in list(queue.in_flight.values()):
+                inference.cancel()
+        grace = min(deadline, time.monotonic() + _GRACE_S)
+        if not all(queue.settle(grace) for queue in queues):
             for function in self._all_functions():
                 function.abandon()
-            if not self.queue.settle(deadline):
-                self.queue.give_up()
+            for queue in queues:
+                if not queue.settle(deadline):
+                    queue.give_up()
         with self._users_changed:
             self._users_changed.wait_for(
                 lambda: self._users == 0, max(0.0, deadline - time.monotonic())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._completion import Inference
@@ -16,9 +16,12 @@ from tritonffi._spec import ModelSpec
 from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Unpack
 
     from tritonffi._call import JSON, CFunction
+    from tritonffi._completion import CompletionQueue
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._response import Response
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from tritonffi._statistics import ModelStatistics
 
 _LATEST = -1
+
+AnyInference = TypeVar("AnyInference", bound=Inference)
 
 
 class Model:
@@ -157,6 +162,23 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
+        return self._start(Inference, self._lifecycle.queue, inputs, keywords)
+
+    def _start(
+        self,
+        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        queue: CompletionQueue,
+        inputs: Inputs | Request,
+        keywords: RequestKeywords,
+    ) -> AnyInference:
+        """Submit an inference of any kind, whose completions go to any queue of the server's.
+
+        Args:
+            make: Makes the inference of queue, model name, request id and timeout.
+            queue: Of the server or, before this, added to its further ones.
+            inputs: As the user gave them.
+            keywords: See `Request`.
+        """
         request = None
         if isinstance(inputs, Request):
             if keywords:
@@ -166,20 +188,29 @@ class Model:
             request = Request(inputs, **keywords)
         lifecycle = self._lifecycle
         lifecycle.queue.drain()
+        if lifecycle.queues:
+            lifecycle.sweep()
         spec = self._spec
         if spec is None or self._epoch != lifecycle.epoch:
             spec = self._refresh()
         try:
-            return self._submit(spec, inputs, request)
+            return self._submit(make, queue, spec, inputs, request)
         except InvalidArgumentError:
             # The model may have been reloaded behind our back (control mode POLL, another handle
             # on the repository): only what fails against fresh metadata is the caller's fault.
             fresh = self._refresh()
             if fresh == spec:
                 raise
-            return self._submit(fresh, inputs, request)
+            return self._submit(make, queue, fresh, inputs, request)
 
-    def _submit(self, spec: ModelSpec, inputs: Inputs, request: Request | None) -> Inference:
+    def _submit(
+        self,
+        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        queue: CompletionQueue,
+        spec: ModelSpec,
+        inputs: Inputs,
+        request: Request | None,
+    ) -> AnyInference:
         if type(inputs) is not dict and not isinstance(inputs, Mapping):
             kind = type(inputs).__name__
             raise TypeError(
@@ -194,11 +225,9 @@ class Model:
             template = Template(spec, self.version, names)
             templates = self._templates.setdefault(names, [])
         if request is None:
-            inference = Inference(self._lifecycle.queue, self.name, "", None)
+            inference = make(queue, self.name, "", None)
         else:
-            inference = Inference(
-                self._lifecycle.queue, self.name, request.request_id, request.timeout
-            )
+            inference = make(queue, self.name, request.request_id, request.timeout)
         template.submit(self._lifecycle, inference, spec, inputs, request)
         templates.append(template)  # type: ignore[union-attr]
         return inference

@@ -22,7 +22,7 @@ from tritonffi._native import ffi, lib
 from tritonffi._tensor import to_tensor
 
 if TYPE_CHECKING:
-    from tritonffi._completion import CompletionQueue, Inference
+    from tritonffi._completion import Inference
     from tritonffi._native import CData
     from tritonffi._response import ParameterValue
     from tritonffi._spec import ModelSpec
@@ -127,7 +127,6 @@ class Submitter(Protocol):
     """What a request needs of a server; `_lifecycle` has the one that there is."""
 
     native: CData
-    queue: CompletionQueue
 
     def refusal(self) -> Exception:
         """Return why nothing can be submitted."""
@@ -189,8 +188,9 @@ class Template:
         """Check, describe and submit.
 
         Args:
-            server: Where to; its queue gets the completions.
-            inference: Takes the pins and the token. If this raises, it is over.
+            server: Where to.
+            inference: Takes the pins and the token; its queue gets the completions. If this
+                raises, it is over.
             spec: What the inputs are checked against.
             inputs: Exactly the names of this template.
             request: What else is said; None: nothing.
@@ -214,6 +214,7 @@ class Template:
         extra = None if request is None else self._set_extra(spec, request)
         inference.enter(pins)
         native.key = inference.key
+        native.max_pending = inference.max_pending
         # Looked at only now: whoever closes the server clears this first and then waits for all
         # that stand in the table.
         handle = server.native
@@ -222,7 +223,7 @@ class Template:
             raise server.refusal()
         # A signal handler may raise as soon as the C call returns. The inference is then in flight
         # without a token, but its pins are in the table until its completion has come.
-        error = lib.tffi_inference_submit(handle, native, server.queue.native, self._token)
+        error = lib.tffi_inference_submit(handle, native, inference.queue.native, self._token)
         if error:
             inference.leave()
             raise take_error(error, f"model {spec.name!r}")
