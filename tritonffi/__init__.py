@@ -37,6 +37,7 @@ from tritonffi._statistics import (
     ServerStatistics,
     StatisticDuration,
 )
+from tritonffi._stream import ResponseStream
 
 __all__ = [
     "AlreadyExistsError",
@@ -64,6 +65,7 @@ __all__ = [
     "Request",
     "Response",
     "ResponseStatistics",
+    "ResponseStream",
     "Server",
     "ServerOptions",
     "ServerStatistics",

@@ -46,6 +46,7 @@ _LONGEST_S = 9e9
 _READY = lib.TFFI_WAIT_READY
 _TIMEOUT = lib.TFFI_WAIT_TIMEOUT
 _GONE = lib.TFFI_WAIT_GONE
+_WOKEN = lib.TFFI_WAIT_WOKEN
 
 
 def _slice(deadline: float | None) -> int:
@@ -73,16 +74,15 @@ class CompletionQueue:
         early: What came of completions that were delivered before an earlier one of the same
             inference, by key and number.
         is_given_up: Whether the server stopped waiting for what is still in flight.
-        is_left: Whether nobody waits here any more, so that others take what still comes.
     """
 
     __slots__ = (
         "_is_closed",
+        "_is_left",
         "_ready",
         "early",
         "in_flight",
         "is_given_up",
-        "is_left",
         "native",
         "next_key",
     )
@@ -96,7 +96,7 @@ class CompletionQueue:
         self.early: dict[tuple[int, int], tuple[Response | TritonError | None, bool]] = {}
         self.next_key = itertools.count(1).__next__
         self.is_given_up = False
-        self.is_left = False
+        self._is_left = False
         self._is_closed = False
 
     def drain(self) -> None:
@@ -113,7 +113,7 @@ class CompletionQueue:
             deadline: On the clock of ``time.monotonic``; None is no deadline.
 
         Returns:
-            False when the deadline passed first.
+            False when the deadline passed first. True also where the waiter was only woken up.
         """
         token = inference.token
         while not inference.is_over:
@@ -127,6 +127,8 @@ class CompletionQueue:
                 return True
             if result == _TIMEOUT and timeout_ns == 0:
                 return False
+            if result == _WOKEN and not self.is_given_up:
+                return True
             if result == _GONE and not inference.is_over:
                 # Another thread has taken the completions and is about to deliver them: it needs
                 # the GIL for that.
@@ -164,6 +166,15 @@ class CompletionQueue:
                         return False
                     self._collect(lib.tffi_queue_wait, self.native, _GLANCE_NS)
         return True
+
+    def leave(self) -> None:
+        """Say that nobody waits here any more, so that others take what still comes."""
+        self._is_left = True
+        lib.tffi_queue_wake(self.native)
+
+    def is_left(self) -> bool:
+        """Return whether nobody waits here any more."""
+        return self._is_left
 
     def give_up(self) -> None:
         """Make everyone who waits here, now or later, raise ClosedError."""

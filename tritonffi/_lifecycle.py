@@ -180,7 +180,7 @@ class Lifecycle:
         if not self._sweeping.acquire(blocking=False):
             return
         try:
-            for queue in [queue for queue in tuple(self.queues) if queue.is_left]:
+            for queue in [queue for queue in tuple(self.queues) if queue.is_left()]:
                 queue.drain()
                 if not queue.in_flight:
                     self.release(queue)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from tritonffi import _stream
 from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._completion import Inference
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tritonffi._response import Response
     from tritonffi._server import Server
     from tritonffi._statistics import ModelStatistics
+    from tritonffi._stream import ResponseStream
 
 _LATEST = -1
 
@@ -163,6 +165,41 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         return self._start(Inference, self._lifecycle.queue, inputs, keywords)
+
+    def stream(
+        self,
+        inputs: Inputs | Request,
+        *,
+        max_pending: int | None = None,
+        **keywords: Unpack[RequestKeywords],
+    ) -> ResponseStream:
+        """Start one inference and return its responses one by one, as they come.
+
+        For decoupled models, which answer a request with any number of responses: with none, the
+        stream is empty. Other models answer with one.
+
+        Triton cannot be made to wait for a slow reader. So either unread responses pile up in
+        memory, or ``max_pending`` bounds them: when one more comes, the request is cancelled, and
+        in the place of that response a QueueFullError is raised; later ones are dropped.
+
+        Args:
+            inputs: Arrays by input name, or a `Request`.
+            max_pending: How many responses may wait to be read; None: any number.
+            keywords: See `Request`. When ``timeout`` is up before the end, waiting for a response
+                raises TimeoutError and the request is cancelled.
+
+        Raises:
+            InvalidArgumentError: The inputs do not fit the model; nothing was submitted.
+            TypeError: An input is nothing that an array can be made of.
+            TritonError: Triton refused the request.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        return _stream.start(
+            lambda make, queue: self._start(make, queue, inputs, keywords),
+            self._lifecycle,
+            max_pending,
+        )
 
     def _start(
         self,

@@ -41,6 +41,8 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(counts.batches[8].executions, int)
     assert_type(counts - counts, tritonffi.ModelStatistics)
     assert_type(server.statistics()["add"], tritonffi.ModelStatistics)
+    for streamed in model.stream({"a": [1.0]}, max_pending=3, timeout=1.5):
+        assert_type(streamed, tritonffi.Response)
     assert_type(server.unload("add"), None)
     assert_type(server.load("made", {}, {"1/model.onnx": b""}, timeout=2), tritonffi.Model)
     assert_type(server.register_repository("more", {"folder": "name"}), None)
