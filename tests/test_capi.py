@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tritonffi import InvalidArgumentError
+from tritonffi import CancelledError, InvalidArgumentError
 from tritonffi.capi import backend_directory, check, ffi, lib
 
 if TYPE_CHECKING:
@@ -211,6 +211,54 @@ def test_a_refused_request_stays_the_callers(echo_request: Raw) -> None:
     echo_request.add(b"INPUT0", lib.TRITONSERVER_TYPE_FP32, np.ones(3, np.float32))
     echo_request.submit()
     _, response, _ = echo_request.response()
+    check(lib.TRITONSERVER_InferenceResponseDelete(response))
+    assert echo_request.released()[0] == lib.TFFI_WAIT_READY
+
+
+def test_a_request_tells_what_was_set(echo_request: Raw) -> None:
+    """By number or text, whichever was set last; the two widths of a priority are one value."""
+    request = echo_request.request[0]
+
+    def asked(ctype: str, function: object) -> object:
+        out = ffi.new(f"{ctype} *")
+        check(function(request, out))
+        return out[0]
+
+    check(lib.TRITONSERVER_InferenceRequestSetCorrelationId(request, 2**64 - 1))
+    assert asked("uint64_t", lib.TRITONSERVER_InferenceRequestCorrelationId) == 2**64 - 1
+    check(lib.TRITONSERVER_InferenceRequestSetCorrelationIdString(request, b"one"))
+    text = asked("const char *", lib.TRITONSERVER_InferenceRequestCorrelationIdString)
+    assert ffi.string(text) == b"one"
+    # Models without priority levels take none.
+    for set_priority in (
+        lib.TRITONSERVER_InferenceRequestSetPriority,
+        lib.TRITONSERVER_InferenceRequestSetPriorityUInt64,
+    ):
+        check(set_priority(request, 3))
+        assert asked("uint32_t", lib.TRITONSERVER_InferenceRequestPriority) == 0
+        assert asked("uint64_t", lib.TRITONSERVER_InferenceRequestPriorityUInt64) == 0
+    check(lib.TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(request, 2**40))
+    timeout = asked("uint64_t", lib.TRITONSERVER_InferenceRequestTimeoutMicroseconds)
+    assert timeout == 2**40
+
+
+def test_a_request_in_flight_knows_that_it_was_cancelled(echo_request: Raw, gate: Gate) -> None:
+    """As long as it is Triton's."""
+    request = echo_request.request[0]
+    cancelled = ffi.new("bool *")
+    check(lib.TRITONSERVER_InferenceRequestSetStringParameter(request, b"hold", b"start"))
+    echo_request.add(b"INPUT0", lib.TRITONSERVER_TYPE_FP32, np.ones(3, np.float32))
+    echo_request.submit()
+    gate.wait()
+    check(lib.TRITONSERVER_InferenceRequestIsCancelled(request, cancelled))
+    assert not cancelled[0]
+    check(lib.TRITONSERVER_InferenceRequestCancel(request))
+    check(lib.TRITONSERVER_InferenceRequestIsCancelled(request, cancelled))
+    assert cancelled[0]
+    gate.open()
+    _, response, _ = echo_request.response()
+    with pytest.raises(CancelledError):
+        check(lib.TRITONSERVER_InferenceResponseError(response))
     check(lib.TRITONSERVER_InferenceResponseDelete(response))
     assert echo_request.released()[0] == lib.TFFI_WAIT_READY
 

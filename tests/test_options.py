@@ -94,6 +94,10 @@ def test_the_two_options_that_triton_leaves_unset_are_always_set():
             [(int(InstanceGroupKind.GPU), 0, 0.5)],
         ),
         ("model_config_name", "v2", "SetModelConfigName", [(b"v2",)]),
+        ("log_warn", False, "SetLogWarn", [(False,)]),
+        ("log_error", False, "SetLogError", [(False,)]),
+        ("cache_directory", Path("/c"), "SetCacheDirectory", [(b"/c",)]),
+        ("buffer_manager_thread_count", 2, "SetBufferManagerThreadCount", [(2,)]),
         ("pinned_memory_pool_byte_size", 2**40, "SetPinnedMemoryPoolByteSize", [(2**40,)]),
     ],
 )

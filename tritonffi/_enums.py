@@ -14,7 +14,10 @@ from tritonffi._native import lib
 
 
 class ErrorCode(IntEnum):
-    """The kinds of error; each has its exception class."""
+    """The kinds of error; each has its exception class.
+
+    C: ``TRITONSERVER_Error_Code``
+    """
 
     UNKNOWN = lib.TRITONSERVER_ERROR_UNKNOWN
     INTERNAL = lib.TRITONSERVER_ERROR_INTERNAL
@@ -27,7 +30,10 @@ class ErrorCode(IntEnum):
 
 
 class DataType(IntEnum):
-    """The element type of a tensor."""
+    """The element type of a tensor.
+
+    C: ``TRITONSERVER_DataType``
+    """
 
     INVALID = lib.TRITONSERVER_TYPE_INVALID
     BOOL = lib.TRITONSERVER_TYPE_BOOL
@@ -47,7 +53,10 @@ class DataType(IntEnum):
 
 
 class MemoryType(IntEnum):
-    """Where memory is."""
+    """Where memory is.
+
+    C: ``TRITONSERVER_MemoryType``
+    """
 
     CPU = lib.TRITONSERVER_MEMORY_CPU
     CPU_PINNED = lib.TRITONSERVER_MEMORY_CPU_PINNED
@@ -55,7 +64,10 @@ class MemoryType(IntEnum):
 
 
 class ParameterType(IntEnum):
-    """The type of a parameter's value."""
+    """The type of a parameter's value.
+
+    C: ``TRITONSERVER_ParameterType``
+    """
 
     STRING = lib.TRITONSERVER_PARAMETER_STRING
     INT = lib.TRITONSERVER_PARAMETER_INT
@@ -65,7 +77,10 @@ class ParameterType(IntEnum):
 
 
 class InstanceGroupKind(IntEnum):
-    """What the instances of a model run on."""
+    """What the instances of a model run on.
+
+    C: ``TRITONSERVER_InstanceGroupKind``
+    """
 
     AUTO = lib.TRITONSERVER_INSTANCEGROUPKIND_AUTO
     CPU = lib.TRITONSERVER_INSTANCEGROUPKIND_CPU
@@ -74,7 +89,10 @@ class InstanceGroupKind(IntEnum):
 
 
 class LogLevel(IntEnum):
-    """How grave a line of the log is."""
+    """How grave a line of the log is.
+
+    C: ``TRITONSERVER_LogLevel``
+    """
 
     INFO = lib.TRITONSERVER_LOG_INFO
     WARN = lib.TRITONSERVER_LOG_WARN
@@ -83,14 +101,20 @@ class LogLevel(IntEnum):
 
 
 class LogFormat(IntEnum):
-    """How Triton writes the time into its log."""
+    """How Triton writes the time into its log.
+
+    C: ``TRITONSERVER_LogFormat``
+    """
 
     DEFAULT = lib.TRITONSERVER_LOG_DEFAULT
     ISO8601 = lib.TRITONSERVER_LOG_ISO8601
 
 
 class ModelControlMode(IntEnum):
-    """Who loads models after the start: nobody, the repository's changes, or the program."""
+    """Who loads models after the start: nobody, the repository's changes, or the program.
+
+    C: ``TRITONSERVER_ModelControlMode``
+    """
 
     NONE = lib.TRITONSERVER_MODEL_CONTROL_NONE
     POLL = lib.TRITONSERVER_MODEL_CONTROL_POLL
@@ -98,54 +122,78 @@ class ModelControlMode(IntEnum):
 
 
 class RateLimitMode(IntEnum):
-    """Whether executions wait for resources."""
+    """Whether executions wait for resources.
+
+    C: ``TRITONSERVER_RateLimitMode``
+    """
 
     OFF = lib.TRITONSERVER_RATE_LIMIT_OFF
     EXEC_COUNT = lib.TRITONSERVER_RATE_LIMIT_EXEC_COUNT
 
 
 class ModelBatchFlag(IntFlag):
-    """Whether a model batches, and along which axis."""
+    """Whether a model batches, and along which axis.
+
+    C: ``TRITONSERVER_ModelBatchFlag``
+    """
 
     UNKNOWN = lib.TRITONSERVER_BATCH_UNKNOWN
     FIRST_DIM = lib.TRITONSERVER_BATCH_FIRST_DIM
 
 
 class ModelIndexFlag(IntFlag):
-    """Which models the index lists."""
+    """Which models the index lists.
+
+    C: ``TRITONSERVER_ModelIndexFlag``
+    """
 
     READY = lib.TRITONSERVER_INDEX_FLAG_READY
 
 
 class ModelTxnPropertyFlag(IntFlag):
-    """Whether a model gives one response to a request, or any number."""
+    """Whether a model gives one response to a request, or any number.
+
+    C: ``TRITONSERVER_ModelTxnPropertyFlag``
+    """
 
     ONE_TO_ONE = lib.TRITONSERVER_TXN_ONE_TO_ONE
     DECOUPLED = lib.TRITONSERVER_TXN_DECOUPLED
 
 
 class RequestFlag(IntFlag):
-    """Where in a sequence a request stands."""
+    """Where in a sequence a request stands.
+
+    C: ``TRITONSERVER_RequestFlag``
+    """
 
     SEQUENCE_START = lib.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
     SEQUENCE_END = lib.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
 
 
 class RequestReleaseFlag(IntFlag):
-    """How far a request is released."""
+    """How far a request is released.
+
+    C: ``TRITONSERVER_RequestReleaseFlag``
+    """
 
     ALL = lib.TRITONSERVER_REQUEST_RELEASE_ALL
     RESCHEDULE = lib.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
 
 class ResponseCompleteFlag(IntFlag):
-    """Whether a response is the last of its request."""
+    """Whether a response is the last of its request.
+
+    C: ``TRITONSERVER_ResponseCompleteFlag``
+    """
 
     FINAL = lib.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class MetricKind(IntEnum):
-    """The kind of a metric."""
+    """The kind of a metric.
+
+    C: ``TRITONSERVER_MetricKind``
+    """
 
     COUNTER = lib.TRITONSERVER_METRIC_KIND_COUNTER
     GAUGE = lib.TRITONSERVER_METRIC_KIND_GAUGE
@@ -153,13 +201,19 @@ class MetricKind(IntEnum):
 
 
 class MetricFormat(IntEnum):
-    """The text that metrics are written as."""
+    """The text that metrics are written as.
+
+    C: ``TRITONSERVER_MetricFormat``
+    """
 
     PROMETHEUS = lib.TRITONSERVER_METRIC_PROMETHEUS
 
 
 class TraceLevel(IntFlag):
-    """What a trace records; `MIN` and `MAX` are deprecated by Triton."""
+    """What a trace records; `MIN` and `MAX` are deprecated by Triton.
+
+    C: ``TRITONSERVER_InferenceTraceLevel``
+    """
 
     DISABLED = lib.TRITONSERVER_TRACE_LEVEL_DISABLED
     MIN = lib.TRITONSERVER_TRACE_LEVEL_MIN
@@ -169,7 +223,10 @@ class TraceLevel(IntFlag):
 
 
 class TraceActivity(IntEnum):
-    """A point in the life of a request that a trace records."""
+    """A point in the life of a request that a trace records.
+
+    C: ``TRITONSERVER_InferenceTraceActivity``
+    """
 
     REQUEST_START = lib.TRITONSERVER_TRACE_REQUEST_START
     QUEUE_START = lib.TRITONSERVER_TRACE_QUEUE_START

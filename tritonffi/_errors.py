@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 class TritonError(Exception):
-    """What Triton or tritonffi refuses; the base of all exceptions here."""
+    """What Triton or tritonffi refuses; the base of all exceptions here.
+
+    C: ``TRITONSERVER_Error``
+    """
 
     code: int = lib.TRITONSERVER_ERROR_UNKNOWN
 
@@ -60,27 +63,42 @@ def _for_code(code: int) -> Callable[[_Class], _Class]:
 
 @_for_code(lib.TRITONSERVER_ERROR_UNKNOWN)
 class UnknownError(TritonError):
-    """An error of no particular kind."""
+    """An error of no particular kind.
+
+    C: ``TRITONSERVER_ERROR_UNKNOWN``
+    """
 
 
 @_for_code(lib.TRITONSERVER_ERROR_INTERNAL)
 class InternalError(TritonError, RuntimeError):
-    """Something went wrong inside Triton, a backend or a model."""
+    """Something went wrong inside Triton, a backend or a model.
+
+    C: ``TRITONSERVER_ERROR_INTERNAL``
+    """
 
 
 @_for_code(lib.TRITONSERVER_ERROR_NOT_FOUND)
 class NotFoundError(TritonError, LookupError):
-    """There is no model, version, repository or parameter of that name."""
+    """There is no model, version, repository or parameter of that name.
+
+    C: ``TRITONSERVER_ERROR_NOT_FOUND``
+    """
 
 
 @_for_code(lib.TRITONSERVER_ERROR_INVALID_ARG)
 class InvalidArgumentError(TritonError, ValueError):
-    """An argument, an input or a configuration does not fit."""
+    """An argument, an input or a configuration does not fit.
+
+    C: ``TRITONSERVER_ERROR_INVALID_ARG``
+    """
 
 
 @_for_code(lib.TRITONSERVER_ERROR_UNAVAILABLE)
 class UnavailableError(TritonError):
-    """The server or model cannot do this now: it is loading, stopping, or its queue is full."""
+    """The server or model cannot do this now: it is loading, stopping, or its queue is full.
+
+    C: ``TRITONSERVER_ERROR_UNAVAILABLE``
+    """
 
 
 class QueueFullError(UnavailableError):
@@ -92,17 +110,26 @@ class QueueFullError(UnavailableError):
 
 @_for_code(lib.TRITONSERVER_ERROR_UNSUPPORTED)
 class UnsupportedError(TritonError, NotImplementedError):
-    """This library, model or mode has no such function."""
+    """This library, model or mode has no such function.
+
+    C: ``TRITONSERVER_ERROR_UNSUPPORTED``
+    """
 
 
 @_for_code(lib.TRITONSERVER_ERROR_ALREADY_EXISTS)
 class AlreadyExistsError(TritonError):
-    """What should be made is there already."""
+    """What should be made is there already.
+
+    C: ``TRITONSERVER_ERROR_ALREADY_EXISTS``
+    """
 
 
 @_for_code(lib.TRITONSERVER_ERROR_CANCELLED)
 class CancelledError(TritonError):
-    """The inference was cancelled."""
+    """The inference was cancelled.
+
+    C: ``TRITONSERVER_ERROR_CANCELLED``
+    """
 
 
 class ClosedError(TritonError):
@@ -123,6 +150,6 @@ def error_from_code(code: int, message: str) -> TritonError:
     if cls is UnavailableError and _QUEUE_IS_FULL in message:
         cls = QueueFullError
     # Queues cancel without a word, and an exception without one helps nobody.
-    error = cls(message or (cls.__doc__ or "").rstrip("."))
+    error = cls(message or (cls.__doc__ or "").partition("\n")[0].rstrip("."))
     error.code = code
     return error
