@@ -249,6 +249,15 @@ bool tffi_bytes_pack_separated(const void *joined, size_t joined_size, char sepa
  */
 size_t tffi_bytes_format(const uint32_t *lengths, uint64_t count, char *text);
 
+/* log.c: Triton's log */
+
+/*
+ * Watches the file at `path`, with those that the descriptor `watch` watches already; negative: with a new one. The
+ * descriptor becomes readable when one of them is written to. It belongs to the caller, and never blocks. -1: the
+ * system gives no watch, and `watch` is as it was.
+ */
+int tffi_log_watch(int watch, const char *path);
+
 /* backend.c, function.c, gather.c, scatter.c: Python callables as models */
 
 /*

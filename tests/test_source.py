@@ -30,6 +30,7 @@ ORDER = [
     "_fetch",
     "_library",
     "_log",
+    "_log_settings",
     "_bytes",
     "_tensor",
     "_options",
@@ -58,8 +59,9 @@ OWNERS = {
     "TRITONSERVER_Error": ["_call"],
     "TRITONSERVER_Message": ["_call"],
     "TRITONSERVER_Parameter": ["_call"],
-    # The log file is an option in C, but of the process and not of a server.
-    "TRITONSERVER_ServerOptionsSetLogFile": ["_log"],
+    # Log settings are options in C, but of the process and not of a server.
+    "TRITONSERVER_ServerOptionsSetLog": ["_log", "_log_settings"],
+    "TRITONSERVER_Log": ["_log_settings"],
     "TRITONSERVER_ServerOptionsNew": ["_lifecycle", "_log"],
     "TRITONSERVER_ServerOptionsDelete": ["_lifecycle", "_log"],
     "TRITONSERVER_ServerOptions": ["_options"],
@@ -79,6 +81,7 @@ OWNERS = {
     "TRITONSERVER_ServerModel": ["_model"],
     "TRITONSERVER_Server": ["_server"],
     "TRITONSERVER_Metrics": ["_server"],
+    "tffi_log": ["_log"],
     "tffi_library": ["_library"],
     "tffi_bytes": ["_bytes"],
     "tffi_buffer": ["_response", "_functions"],

@@ -5,6 +5,7 @@ from tritonffi._completion import Inference
 from tritonffi._enums import (
     InstanceGroupKind,
     LogFormat,
+    LogLevel,
     ModelBatchFlag,
     ModelControlMode,
     ModelTxnPropertyFlag,
@@ -24,6 +25,7 @@ from tritonffi._errors import (
     UnknownError,
     UnsupportedError,
 )
+from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
 from tritonffi._model import Model
 from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
 from tritonffi._request import Request
@@ -50,6 +52,8 @@ __all__ = [
     "InvalidArgumentError",
     "LibraryNotFoundError",
     "LogFormat",
+    "LogLevel",
+    "LogSettings",
     "MemoryUsage",
     "Model",
     "ModelBatchFlag",
@@ -75,6 +79,9 @@ __all__ = [
     "UnknownError",
     "UnsupportedError",
     "__version__",
+    "is_log_enabled",
+    "log_message",
+    "log_settings",
 ]
 
 __version__ = "0.1.0"

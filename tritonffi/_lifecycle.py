@@ -31,6 +31,7 @@ from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
 from tritonffi._library import Library, assemble_backends
+from tritonffi._log_settings import LogSettings, started_with
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -98,8 +99,10 @@ class Lifecycle:
 
         C: ``TRITONSERVER_ServerNew``
         """
+        _log.capture.watch()
         try:
             options = self._resolve()
+            started_with(_log_settings(options))
             mark = _log.capture.mark()
             try:
                 handle = interruptible(
@@ -114,6 +117,7 @@ class Lifecycle:
         except BaseException:
             self.queue.close()
             shutil.rmtree(self._folder, ignore_errors=True)
+            _log.capture.unwatch()
             raise
         _log.capture.forward()
         self._handle = self.native = handle
@@ -141,8 +145,6 @@ class Lifecycle:
             changes["cache_directory"] = self._library.caches
         if options.repo_agent_directory is None and self._library.repoagents is not None:
             changes["repo_agent_directory"] = self._library.repoagents
-        if options.log_file is None:
-            changes["log_file"] = _log.capture.path()
         if options.gpu_metrics is None:
             # Asking for GPU metrics where no driver is prints to stderr.
             changes["gpu_metrics"] = Path("/dev/nvidiactl").exists()
@@ -278,6 +280,7 @@ class Lifecycle:
                     self.release(queue)
             self.queue.close()
             process.remove(self, handle, self._folder)
+            _log.capture.unwatch()
 
     def retire(self, function: FunctionModel) -> None:
         """Let a function model go that no name stands for; a call of it is not waited for long."""
@@ -332,13 +335,27 @@ class Lifecycle:
             raise
 
 
+def _log_settings(options: ServerOptions) -> LogSettings:
+    return LogSettings(
+        info=options.log_info,
+        warn=options.log_warn,
+        error=options.log_error,
+        verbose=options.log_verbose,
+        format=options.log_format,
+        file=None if options.log_file is None else os.fspath(options.log_file),
+    )
+
+
 def _new_server(options: ServerOptions) -> CData:
     with owned(
         "struct TRITONSERVER_ServerOptions *",
         lib.TRITONSERVER_ServerOptionsNew,
         lib.TRITONSERVER_ServerOptionsDelete,
     ) as native:
-        options.apply(native)
+        with _log.capture.steady() as log_file:
+            if options.log_file is None:
+                options = dataclasses.replace(options, log_file=log_file)
+            options.apply(native)
         server = ffi.new("struct TRITONSERVER_Server **")
         check(lib.TRITONSERVER_ServerNew(server, native), f"server {options.server_id!r}")
         return server[0]
@@ -399,6 +416,7 @@ class _Process:
             server.forked()
         self._running = weakref.WeakSet()
         self._stopped = []
+        _log.capture.forked()
 
 
 process = _Process()

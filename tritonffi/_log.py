@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's log, handed to the ``logging`` module.
+"""Triton's log: handed to the ``logging`` module, set at run time, written to.
 
 C API 1.34 has no log callback, only a log file. That file is memory of ours (a memfd): writing to
 it never blocks a Triton thread, as a pipe would, and the lines of a failed call are there when the
-call has returned. Lines are read after each call that makes Triton log something of interest.
+call has returned. While there are servers, a thread is told of new lines by the kernel (inotify)
+and hands them on as they come; calls whose lines are of interest do so themselves.
 
-Triton's log belongs to the process, and so does the capture.
+Triton's log belongs to the process, and so does all of this.
 """
 
 from __future__ import annotations
@@ -14,12 +15,22 @@ import json
 import logging
 import os
 import re
+import select
 import threading
+import traceback
 from collections import deque
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tritonffi._call import check, owned
+from tritonffi._call import check, encode_path, owned
 from tritonffi._native import lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tritonffi._call import CData
 
 #: The logger that Triton's lines go to. File and line are those of Triton's source.
 logger = logging.getLogger("tritonffi.server")
@@ -32,8 +43,13 @@ _LEVELS = {
     "F": logging.CRITICAL,
     "V": logging.DEBUG,
 }
-# Level and date, time, process, file and line; the text is quoted unless escaping is turned off.
-_LINE = re.compile(r"^([IWEFV])\d{4} \d\d:\d\d:\d\d\.\d+ \d+ ([^\s:]+):(\d+)\] (.*)$")
+# Level and date, time (or ISO 8601 and level), process, file and line; the text is quoted unless
+# escaping is turned off.
+_LINE = re.compile(
+    r"^(?:(?P<level>[IWEFV])\d{4} \d\d:\d\d:\d\d\.\d+"
+    r"|\d+-\d\d-\d\dT\d\d:\d\d:\d\dZ (?P<iso_level>[IWEFV]))"
+    r" \d+ (?P<file>[^\s:]+):(?P<line>\d+)\] (?P<text>.*)$"
+)
 # What every start on a machine without a GPU says, every start of a second server, and every load
 # from a config alone, at levels that do not fit: it works all the same.
 _NOISE = (
@@ -47,8 +63,15 @@ _NOISE = (
     "Failed to set config modification time: model_config_content_name_ is empty",
 )
 _RECENT = 2000
+# Lines that wait for slow handlers; of more, the oldest are dropped and counted.
+_PENDING = 50_000
+# How long a call waits for another thread that hands lines on.
+_PATIENCE_S = 1.0
 _ROTATE_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
 _SHOWN_LINES = 20
+# Where the system gives no watch: how often the thread looks.
+_LOOK_MS = 200
 
 
 @dataclass(frozen=True)
@@ -67,26 +90,57 @@ class LogLine:
 
 
 class LogCapture:
-    """The process's captured log."""
+    """The process's captured log.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    Args:
+        set_file: Points Triton's log at a path.
+    """
+
+    def __init__(self, set_file: Callable[[str], None]) -> None:
+        self._set_file = set_file
+        self._recent: deque[LogLine] = deque(maxlen=_RECENT)
+        self._pending: deque[LogLine] = deque()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()  # over the file and what was read of it
         self._fd = -1
+        self._held = 0
+        self.in_use = True  # False: Triton writes to a file of the user's
         self._consumed = 0
         self._rest = b""
+        self._last = LogLine(logging.INFO, "triton", 0, "")
+        self._recent.clear()
         self._count = 0
-        self._recent: deque[LogLine] = deque(maxlen=_RECENT)
+        self._delivering = threading.Lock()  # keeps the lines in their order
+        self._deliverer = 0
+        self._pending.clear()
+        self._dropped = 0
+        self._watching = threading.Lock()  # over the thread and its descriptors
+        self._watchers = 0
+        self._thread: threading.Thread | None = None
+        self._end = -1
+        self._inotify = -1
 
-    def path(self) -> str:
-        """Return the path to give Triton as its log file; makes the file at the first call."""
+    @contextmanager
+    def steady(self) -> Iterator[str]:
+        """Give the path to set as Triton's log file, and do not change over meanwhile."""
         with self._lock:
             if self._fd < 0:
                 self._open()
-            return self._path()
+            self._held += 1
+            path = self._path()
+        try:
+            yield path
+        finally:
+            with self._lock:
+                self._held -= 1
 
     def _open(self) -> None:
         self._fd = os.memfd_create("tritonffi-log", os.MFD_CLOEXEC)
         self._consumed = 0
+        if self._inotify >= 0:
+            lib.tffi_log_watch(self._inotify, encode_path(self._path(), "log file"))
 
     def _path(self) -> str:
         # By number of the process: "self" would be another one's in a forked child.
@@ -108,70 +162,154 @@ class LogCapture:
     def forward(self) -> None:
         """Read what is new and hand it to ``logging``."""
         with self._lock:
-            if self._fd < 0:
-                return
-            lines = self._read()
-            if self._consumed >= _ROTATE_BYTES:
-                old, consumed = self._fd, self._consumed
-                self._open()
-                set_log_file(self._path())
-                # Triton has changed over, so nothing is added to the old file any more.
-                lines += self._parse(os.pread(old, os.fstat(old).st_size - consumed, consumed))
-                os.close(old)
-        for line in lines:
-            level = logging.DEBUG if line.is_noise else line.level
-            if logger.isEnabledFor(level):
-                logger.handle(
-                    logger.makeRecord(logger.name, level, line.file, line.line, line.text, (), None)
-                )
+            # Not more than is there now: Triton may be faster than the handlers.
+            left = os.fstat(self._fd).st_size - self._consumed if self._fd >= 0 else 0
+        while left > 0:
+            with self._lock:
+                chunk = os.pread(self._fd, _CHUNK_BYTES, self._consumed)
+                self._consumed += len(chunk)
+                self._parse(chunk)
+                left -= len(chunk) or left
+                full = left <= 0 and self._consumed >= _ROTATE_BYTES
+                if full and self.in_use and not self._held:
+                    self._rotate()
+            self._deliver()
+        self._deliver()
 
-    def _read(self) -> list[LogLine]:
-        chunks = []
-        while chunk := os.pread(self._fd, 1 << 20, self._consumed):
-            chunks.append(chunk)
-            self._consumed += len(chunk)
-        return self._parse(b"".join(chunks))
+    def _rotate(self) -> None:
+        """Change over to a new file, which keeps the log from growing, and lose nothing."""
+        old, consumed = self._fd, self._consumed
+        self._open()
+        self._set_file(self._path())
+        # Triton has changed over, so nothing is added to the old file any more.
+        while chunk := os.pread(old, _CHUNK_BYTES, consumed):
+            consumed += len(chunk)
+            self._parse(chunk)
+        os.close(old)
 
-    def _parse(self, text: bytes) -> list[LogLine]:
+    def _parse(self, text: bytes) -> None:
         *whole, self._rest = (self._rest + text).split(b"\n")
-        lines: list[LogLine] = []
         for raw in whole:
-            line = _parse_line(raw.decode("utf-8", "backslashreplace"))
-            lines.append(line)
+            self._last = line = _parse_line(raw.decode("utf-8", "backslashreplace"), self._last)
             self._recent.append(line)
+            self._pending.append(line)
             self._count += 1
-        return lines
+        while len(self._pending) > _PENDING:
+            self._pending.popleft()
+            self._dropped += 1
+
+    def _deliver(self) -> None:
+        me = threading.get_ident()
+        if not self._pending or self._deliverer == me:  # the latter: called by a handler
+            return
+        if not self._delivering.acquire(timeout=_PATIENCE_S):
+            return  # a handler hangs: not for us to hang too, and its thread goes on with these
+        self._deliverer = me
+        try:
+            while self._pending:
+                if self._dropped:
+                    _hand_on(self._account())
+                with suppress(IndexError):  # the oldest are dropped meanwhile
+                    _hand_on(self._pending.popleft())
+        finally:
+            self._deliverer = 0
+            self._delivering.release()
+
+    def _account(self) -> LogLine:
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+        text = f"{dropped} lines of Triton's log were dropped: handlers are too slow for them"
+        return LogLine(logging.WARNING, "tritonffi", 0, text)
+
+    def watch(self) -> None:
+        """Hand lines on as they come, until `unwatch` was called as often as this."""
+        with self._watching:
+            self._watchers += 1
+            if self._thread is not None:
+                return
+            end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            with self.steady() as path, self._lock:
+                inotify = self._inotify = lib.tffi_log_watch(-1, encode_path(path, "log file"))
+            thread = threading.Thread(
+                target=self._run, args=(end, inotify), name="tritonffi: log", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is going down and starts no threads any more
+                self._close(end, inotify)
+            else:
+                self._thread, self._end = thread, end
+
+    def unwatch(self) -> None:
+        """Take one `watch` back. After the last the thread is gone, unless a handler hangs."""
+        with self._watching:
+            self._watchers -= 1
+            if self._watchers > 0 or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+            os.eventfd_write(self._end, 1)
+        if thread is not threading.current_thread():
+            thread.join(_PATIENCE_S)
+        self.forward()
+
+    def _run(self, end: int, inotify: int) -> None:
+        """The thread: forward what comes until the end is called for."""
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        if inotify >= 0:
+            poll.register(inotify, select.POLLIN)
+        ready: list[int] = []
+        while end not in ready:
+            self.forward()
+            ready = [descriptor for descriptor, _ in poll.poll(None if inotify >= 0 else _LOOK_MS)]
+            if inotify in ready:
+                os.read(inotify, 1 << 16)
+        self._close(end, inotify)
+
+    def _close(self, *descriptors: int) -> None:
+        with self._lock:
+            if self._inotify in descriptors:
+                self._inotify = -1
+            for descriptor in descriptors:
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+    def forked(self) -> None:
+        """In a forked child: the file is the parent's, and the thread is not there."""
+        descriptors = [self._fd, self._inotify, self._end if self._thread is not None else -1]
+        self._reset()
+        self._close(*descriptors)
 
 
-def _parse_line(text: str) -> LogLine:
+def _parse_line(text: str, before: LogLine) -> LogLine:
     match = _LINE.match(text)
     if match is None:
-        # A part of a table or of a text over several lines.
-        return LogLine(logging.INFO, "triton", 0, text)
-    level, file, line, message = match.groups()
-    if message.startswith('"'):
-        try:
-            message = json.loads(message)
-        except ValueError:
-            message = message.strip('"')
-    return LogLine(_LEVELS[level], file, int(line), message)
+        # Part of a table or of a text over several lines: it belongs to the line before.
+        return LogLine(before.level, before.file, before.line, _unquoted(text))
+    level = match["level"] or match["iso_level"]
+    return LogLine(_LEVELS[level], match["file"], int(match["line"]), _unquoted(match["text"]))
 
 
-def set_log_file(path: str) -> None:
-    """Point Triton's log at a file, at once and for the whole process.
-
-    C: ``TRITONSERVER_ServerOptionsSetLogFile``
-    """
-    with owned(
-        "struct TRITONSERVER_ServerOptions *",
-        lib.TRITONSERVER_ServerOptionsNew,
-        lib.TRITONSERVER_ServerOptionsDelete,
-    ) as options:
-        check(lib.TRITONSERVER_ServerOptionsSetLogFile(options, path.encode()), "log file")
+def _unquoted(text: str) -> str:
+    if not text.startswith('"'):
+        return text
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text.strip('"')
 
 
-#: The one capture of the process.
-capture = LogCapture()
+def _hand_on(line: LogLine) -> None:
+    level = logging.DEBUG if line.is_noise else line.level
+    if not logger.isEnabledFor(level):
+        return
+    try:
+        logger.handle(
+            logger.makeRecord(logger.name, level, line.file, line.line, line.text, (), None)
+        )
+    except Exception:  # noqa: BLE001 (of a filter; handlers catch theirs, and deal with it so)
+        if logging.raiseExceptions:
+            traceback.print_exc()
 
 
 def add_log(error: Exception, lines: list[LogLine], about: str = "") -> None:
@@ -188,3 +326,28 @@ def add_log(error: Exception, lines: list[LogLine], about: str = "") -> None:
     if shown:
         message = "\n  ".join([f"{error}\nTriton logged:", *shown[-_SHOWN_LINES:]])
         error.args = (message,)
+
+
+def options_of_nobody() -> AbstractContextManager[CData]:
+    """Make an options object to call log setters on: they act at once, and on the process."""
+    return owned(
+        "struct TRITONSERVER_ServerOptions *",
+        lib.TRITONSERVER_ServerOptionsNew,
+        lib.TRITONSERVER_ServerOptionsDelete,
+    )
+
+
+def set_log_file(path: str) -> None:
+    """Point Triton's log at a file, at once and for the whole process.
+
+    C: ``TRITONSERVER_ServerOptionsSetLogFile``
+    """
+    with options_of_nobody() as options:
+        check(
+            lib.TRITONSERVER_ServerOptionsSetLogFile(options, encode_path(path, "log file")),
+            "log file",
+        )
+
+
+#: The one capture of the process.
+capture = LogCapture(set_log_file)

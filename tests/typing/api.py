@@ -48,3 +48,7 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(server.register_repository("more", {"folder": "name"}), None)
     assert_type(server.poll(timeout=1), None)
     model.infer({"a": [1.0]}, no_such_keyword=1)  # type: ignore[call-arg]
+
+assert_type(tritonffi.log_settings(verbose=1, file=None), tritonffi.LogSettings)
+assert_type(tritonffi.log_message(tritonffi.LogLevel.INFO, "x"), None)
+assert_type(tritonffi.is_log_enabled(tritonffi.LogLevel.WARN), bool)
