@@ -80,13 +80,6 @@ static inline uint64_t tffi_now_ns(void)
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static inline void tffi_discard(struct TRITONSERVER_Error *error)
-{
-  if (error != NULL) {
-    TRITONSERVER_ErrorDelete(error);
-  }
-}
-
 static inline bool tffi_is_cpu(TRITONSERVER_MemoryType type)
 {
   return type == TRITONSERVER_MEMORY_CPU || type == TRITONSERVER_MEMORY_CPU_PINNED;

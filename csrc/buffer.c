@@ -193,11 +193,18 @@ size_t tffi_pool_limit(void)
   return limit;
 }
 
+/* The memory that the caller gave for an output, or NULL. The userp of all three callbacks is the slot. */
+static const tffi_tensor *out_of(const void *userp, const char *tensor_name)
+{
+  const tffi_slot *slot = userp;
+  return tffi_wanted_out(slot->wanted, tensor_name);
+}
+
 /*
  * Thread: any of Triton's, also the submitting one, several at once for one request.
  * Must not: wait, touch Python, return NULL memory (release_fn would not be called for it).
- * Takes and gives: gives Triton one reference to a buffer through buffer_userp; release_fn takes it back. Whatever
- * memory the backend would prefer, it gets CPU memory and is told so.
+ * Takes and gives: gives Triton one reference to a buffer through buffer_userp; release_fn takes it back. The caller's
+ * own memory goes without. Whatever memory the backend would prefer, it gets that or CPU memory and is told so.
  */
 static struct TRITONSERVER_Error *alloc_fn(struct TRITONSERVER_ResponseAllocator *allocator, const char *tensor_name,
                                            size_t byte_size, TRITONSERVER_MemoryType memory_type,
@@ -207,10 +214,22 @@ static struct TRITONSERVER_Error *alloc_fn(struct TRITONSERVER_ResponseAllocator
   (void)allocator;
   (void)memory_type;
   (void)memory_type_id;
-  (void)userp;
+  char message[256];
+  const tffi_tensor *out = out_of(userp, tensor_name);
+  if (out != NULL) {
+    if (out->byte_size != byte_size) {
+      snprintf(message, sizeof(message), "output '%.128s': the model gives %zu bytes, but 'out' has %zu for it",
+               tensor_name, byte_size, out->byte_size);
+      return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, message);
+    }
+    *data = out->data;
+    *buffer_userp = NULL;
+    *actual_memory_type = out->memory_type;
+    *actual_memory_type_id = out->memory_type_id;
+    return NULL;
+  }
   tffi_buffer *buffer = tffi_buffer_new(byte_size);
   if (buffer == NULL) {
-    char message[256];
     snprintf(message, sizeof(message), "output '%.128s': no memory for %zu bytes", tensor_name, byte_size);
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, message);
   }
@@ -235,25 +254,45 @@ static struct TRITONSERVER_Error *release_fn(struct TRITONSERVER_ResponseAllocat
   (void)byte_size;
   (void)memory_type;
   (void)memory_type_id;
-  tffi_buffer_release(buffer_userp);
+  tffi_buffer_release(buffer_userp); /* NULL for the caller's own memory */
   return NULL;
 }
 
 /*
  * Thread: any of Triton's, before alloc_fn asks for the memory itself.
  * Must not: wait, touch Python; tensor_name and byte_size may be NULL.
- * Takes and gives: only the answer that output memory is CPU memory.
+ * Takes and gives: only the answer where an output will be: where the caller wants it, or in CPU memory.
  */
 static struct TRITONSERVER_Error *query_fn(struct TRITONSERVER_ResponseAllocator *allocator, void *userp,
                                            const char *tensor_name, size_t *byte_size,
                                            TRITONSERVER_MemoryType *memory_type, int64_t *memory_type_id)
 {
   (void)allocator;
-  (void)userp;
-  (void)tensor_name;
   (void)byte_size;
-  *memory_type = TRITONSERVER_MEMORY_CPU;
-  *memory_type_id = 0;
+  const tffi_tensor *out = out_of(userp, tensor_name);
+  *memory_type = out == NULL ? TRITONSERVER_MEMORY_CPU : out->memory_type;
+  *memory_type_id = out == NULL ? 0 : out->memory_type_id;
+  return NULL;
+}
+
+/*
+ * Thread: the one that has just called alloc_fn.
+ * Must not: wait, touch Python, fail: Triton would then not call release_fn for the memory.
+ * Takes and gives: describes the memory once more. A setter that fails is passed over, because Triton fills in
+ * itself what alloc_fn said; what nobody here gives is a CUDA IPC handle.
+ */
+static struct TRITONSERVER_Error *buffer_attributes_fn(struct TRITONSERVER_ResponseAllocator *allocator,
+                                                       const char *tensor_name,
+                                                       struct TRITONSERVER_BufferAttributes *attributes, void *userp,
+                                                       void *buffer_userp)
+{
+  (void)allocator;
+  (void)buffer_userp;
+  const tffi_tensor *out = out_of(userp, tensor_name);
+  if (out != NULL) {
+    tffi_discard(TRITONSERVER_BufferAttributesSetMemoryType(attributes, out->memory_type));
+    tffi_discard(TRITONSERVER_BufferAttributesSetMemoryTypeId(attributes, out->memory_type_id));
+  }
   return NULL;
 }
 
@@ -272,6 +311,9 @@ struct TRITONSERVER_Error *tffi_allocator(struct TRITONSERVER_ResponseAllocator 
     error = TRITONSERVER_ResponseAllocatorNew(&fresh, alloc_fn, release_fn, NULL);
     if (error == NULL) {
       error = TRITONSERVER_ResponseAllocatorSetQueryFunction(fresh, query_fn);
+    }
+    if (error == NULL) {
+      error = TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(fresh, buffer_attributes_fn);
     }
     if (error == NULL) {
       __atomic_store_n(&made, fresh, __ATOMIC_RELEASE);

@@ -81,8 +81,30 @@ static const char *place_text(layout *to, const char *text)
   return at == NULL ? NULL : memcpy(at, text, size);
 }
 
+/*
+ * The labels of an output's classes: one for each element, or of a batch for each element of a row. Triton does not
+ * tell how many there are; for a class without a label it says NULL, and here is no text.
+ */
+static struct TRITONSERVER_Error *place_labels(layout *to, struct TRITONSERVER_InferenceResponse *response,
+                                               uint32_t index, size_t count, tffi_tensor *output)
+{
+  struct TRITONSERVER_Error *error = NULL;
+  const char **labels = place(to, count * sizeof(*labels));
+  for (size_t i = 0; i < count && error == NULL; i++) {
+    const char *label = NULL;
+    error = TRITONSERVER_InferenceResponseOutputClassificationLabel(response, index, i, &label);
+    label = place_text(to, label);
+    if (labels != NULL) {
+      labels[i] = label;
+    }
+  }
+  output->labels = labels;
+  output->label_count = count;
+  return error;
+}
+
 static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_InferenceResponse *response,
-                                               uint32_t index, tffi_tensor *output)
+                                               const tffi_wanted *wanted, uint32_t index, tffi_tensor *output)
 {
   const char *name = NULL;
   const int64_t *shape = NULL;
@@ -98,6 +120,16 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   }
   tensor.name = place_text(to, name);
   int64_t *dims = place(to, (size_t)dim_count * sizeof(int64_t));
+  if (wanted != NULL && tffi_wanted_labels(wanted, name)) {
+    size_t classes = 1;
+    for (uint64_t i = wanted->batching ? 1 : 0; i < dim_count; i++) {
+      classes *= (size_t)shape[i];
+    }
+    error = place_labels(to, response, index, classes, &tensor);
+    if (error != NULL) {
+      return error;
+    }
+  }
   if (output == NULL) {
     return NULL;
   }
@@ -111,6 +143,8 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   if (tensor.buffer != NULL) {
     tensor.data = tffi_buffer_data(tensor.buffer);
     tffi_buffer_retain(tensor.buffer);
+  } else {
+    tensor.data = (void *)(uintptr_t)data; /* the caller's own memory */
   }
   *output = tensor;
   return NULL;
@@ -158,7 +192,8 @@ static struct TRITONSERVER_Error *place_parameter(layout *to, struct TRITONSERVE
 
 /* One pass over the response: with `completion` NULL only to measure. An error stops it. */
 static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_InferenceResponse *response,
-                                          struct TRITONSERVER_Error *response_error, tffi_completion *completion)
+                                          const tffi_wanted *wanted, struct TRITONSERVER_Error *response_error,
+                                          tffi_completion *completion)
 {
   const char *model_name = NULL;
   const char *request_id = NULL;
@@ -199,7 +234,7 @@ static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_Infere
     set_error(completion, error_code, error_copy);
   }
   for (uint32_t i = 0; i < output_count && error == NULL; i++) {
-    error = place_output(to, response, i, completion == NULL ? NULL : &outputs[i]);
+    error = place_output(to, response, wanted, i, completion == NULL ? NULL : &outputs[i]);
     if (error == NULL && completion != NULL) {
       completion->output_count = i + 1;
     }
@@ -214,18 +249,19 @@ static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_Infere
 }
 
 /* Reads the response into the completion; what cannot be read becomes the completion's error. Deletes the response. */
-static void fill(tffi_completion *completion, struct TRITONSERVER_InferenceResponse *response)
+static void fill(tffi_completion *completion, struct TRITONSERVER_InferenceResponse *response,
+                 const tffi_wanted *wanted)
 {
   completion_block *block = (completion_block *)completion;
   /* Each call makes a new error object, so it is asked for once. */
   struct TRITONSERVER_Error *response_error = TRITONSERVER_InferenceResponseError(response);
   layout measure = {NULL, 0};
-  struct TRITONSERVER_Error *error = lay_out(&measure, response, response_error, NULL);
+  struct TRITONSERVER_Error *error = lay_out(&measure, response, wanted, response_error, NULL);
   if (error == NULL) {
     block->content = malloc(measure.used);
     if (block->content != NULL) {
       layout real = {block->content, 0};
-      error = lay_out(&real, response, response_error, completion);
+      error = lay_out(&real, response, wanted, response_error, completion);
     }
   }
   completion->has_response = true;
@@ -247,6 +283,8 @@ static void finish_if_last(tffi_slot *slot)
   }
   tffi_completion *final = slot->final;
   slot->final = NULL;
+  free(slot->wanted);
+  slot->wanted = NULL;
   final->done = true;
   if (__atomic_load_n(&slot->lost, __ATOMIC_RELAXED)) {
     final->has_response = true;
@@ -274,7 +312,7 @@ static bool fill_within_bound(tffi_slot *slot, tffi_completion *completion,
 {
   if (__atomic_add_fetch(&slot->unread, 1, __ATOMIC_RELAXED) <= slot->max_pending &&
       !__atomic_load_n(&slot->overflowed, __ATOMIC_RELAXED)) {
-    fill(completion, response);
+    fill(completion, response, slot->wanted);
     return true;
   }
   discard(TRITONSERVER_InferenceResponseDelete(response));
@@ -309,7 +347,7 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
       if (slot->max_pending > 0) {
         filled = fill_within_bound(slot, completion, response);
       } else {
-        fill(completion, response);
+        fill(completion, response, slot->wanted);
       }
       if (!is_final && filled) {
         tffi_slot_push(slot, completion);
@@ -341,62 +379,6 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
   finish_if_last(slot);
 }
 
-static struct TRITONSERVER_Error *add_parameter(struct TRITONSERVER_InferenceRequest *to,
-                                                const tffi_parameter *parameter)
-{
-  switch (parameter->type) {
-    case TRITONSERVER_PARAMETER_STRING:
-      return TRITONSERVER_InferenceRequestSetStringParameter(to, parameter->name, parameter->text);
-    case TRITONSERVER_PARAMETER_INT:
-      return TRITONSERVER_InferenceRequestSetIntParameter(to, parameter->name, parameter->integer);
-    case TRITONSERVER_PARAMETER_BOOL:
-      return TRITONSERVER_InferenceRequestSetBoolParameter(to, parameter->name, parameter->integer != 0);
-    case TRITONSERVER_PARAMETER_DOUBLE:
-      return TRITONSERVER_InferenceRequestSetDoubleParameter(to, parameter->name, parameter->real);
-    case TRITONSERVER_PARAMETER_BYTES:
-    default:
-      return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "a request parameter is text, int, bool or double");
-  }
-}
-
-/* Fills the C request from the description; the first error ends it and the caller deletes the request. */
-static struct TRITONSERVER_Error *describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from)
-{
-  struct TRITONSERVER_Error *error = NULL;
-  if (from->request_id != NULL) {
-    error = TRITONSERVER_InferenceRequestSetId(to, from->request_id);
-  }
-  if (error == NULL && from->flags != 0) {
-    error = TRITONSERVER_InferenceRequestSetFlags(to, from->flags);
-  }
-  if (error == NULL && from->correlation_text != NULL) {
-    error = TRITONSERVER_InferenceRequestSetCorrelationIdString(to, from->correlation_text);
-  } else if (error == NULL && from->correlation_id != 0) {
-    error = TRITONSERVER_InferenceRequestSetCorrelationId(to, from->correlation_id);
-  }
-  if (error == NULL && from->priority != 0) {
-    error = TRITONSERVER_InferenceRequestSetPriorityUInt64(to, from->priority);
-  }
-  if (error == NULL && from->timeout_us != 0) {
-    error = TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(to, from->timeout_us);
-  }
-  for (uint32_t i = 0; i < from->input_count && error == NULL; i++) {
-    const tffi_tensor *input = &from->inputs[i];
-    error = TRITONSERVER_InferenceRequestAddInput(to, input->name, input->datatype, input->shape, input->dim_count);
-    if (error == NULL && input->byte_size > 0) {
-      error = TRITONSERVER_InferenceRequestAppendInputData(to, input->name, input->data, input->byte_size,
-                                                           input->memory_type, input->memory_type_id);
-    }
-  }
-  for (uint32_t i = 0; i < from->output_count && error == NULL; i++) {
-    error = TRITONSERVER_InferenceRequestAddRequestedOutput(to, from->outputs[i]);
-  }
-  for (uint32_t i = 0; i < from->parameter_count && error == NULL; i++) {
-    error = add_parameter(to, &from->parameters[i]);
-  }
-  return error;
-}
-
 struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
                                                  tffi_queue *queue, uint64_t *token)
 {
@@ -410,8 +392,12 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
   if (error != NULL) {
     return error;
   }
-  error = describe(irequest, request);
+  error = tffi_request_describe(irequest, request);
   tffi_slot *slot = NULL;
+  tffi_wanted *wanted = NULL;
+  if (error == NULL && !tffi_wanted_new(request, &wanted)) {
+    error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for what is wanted of the outputs");
+  }
   if (error == NULL) {
     slot = tffi_slot_take(queue, request->key);
     if (slot == NULL) {
@@ -421,6 +407,7 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
     }
   }
   if (error == NULL) {
+    slot->wanted = wanted;
     pthread_mutex_lock(&slot->request_lock);
     slot->request = irequest;
     pthread_mutex_unlock(&slot->request_lock);
@@ -444,6 +431,7 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
     pthread_mutex_unlock(&slot->request_lock);
     tffi_slot_give_back(slot);
   }
+  free(wanted);
   discard(TRITONSERVER_InferenceRequestDelete(irequest));
   return error;
 }

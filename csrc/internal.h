@@ -18,6 +18,13 @@ static inline void tffi_count(uint64_t *counter, int64_t change)
   __atomic_add_fetch(counter, (uint64_t)change, __ATOMIC_RELAXED);
 }
 
+static inline void tffi_discard(struct TRITONSERVER_Error *error)
+{
+  if (error != NULL) {
+    TRITONSERVER_ErrorDelete(error);
+  }
+}
+
 /* The absolute monotonic time `timeout_ns` from now, for pthread_cond_timedwait on a tffi_cond_init condition. */
 static inline struct timespec tffi_deadline(int64_t timeout_ns)
 {
@@ -48,6 +55,27 @@ void tffi_buffer_retain(tffi_buffer *buffer);
 struct TRITONSERVER_Error *tffi_allocator(struct TRITONSERVER_ResponseAllocator **allocator);
 
 /*
+ * request.c: what an inference wants of its outputs, copied from its request into one block: free() gives it back.
+ * `out` has name, data, size and memory type of each output that goes into the caller's own memory.
+ */
+typedef struct {
+  tffi_tensor *out;
+  const char **labelled;
+  uint32_t out_count;
+  uint32_t labelled_count;
+  bool batching;
+} tffi_wanted;
+
+/* False: no memory. *wanted is NULL where the request wants nothing of the kind. */
+bool tffi_wanted_new(const tffi_request *request, tffi_wanted **wanted);
+/* The caller's memory for an output, or NULL. Both look-ups take NULL for `wanted`. */
+const tffi_tensor *tffi_wanted_out(const tffi_wanted *wanted, const char *name);
+bool tffi_wanted_labels(const tffi_wanted *wanted, const char *name);
+
+/* request.c: fills the C request from the description; after an error the caller deletes it. */
+struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from);
+
+/*
  * queue.c: an inference in flight. The memory of a slot is never given back, so that a stale token may be looked at:
  * it finds a slot whose token differs. Everything below `queue` is under the queue's lock, but for what says so.
  */
@@ -73,6 +101,8 @@ typedef struct tffi_slot {
   uint32_t unread;        /* responses pushed and not consumed, counted where there is a bound; atomic */
   bool overflowed;        /* the bound was passed: later responses are dropped; atomic */
   bool lost;              /* a response before the final one found no memory; atomic */
+
+  tffi_wanted *wanted; /* NULL: nothing; freed when final response and release were seen */
 
   uint32_t index;
   uint32_t generation;

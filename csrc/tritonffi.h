@@ -60,6 +60,8 @@ typedef struct {
   void *data;
   size_t byte_size;
   tffi_buffer *buffer;
+  const char *const *labels; /* of the classes of an output of a completion, where they were asked for */
+  size_t label_count;
   int64_t memory_type_id;
   TRITONSERVER_MemoryType memory_type;
   TRITONSERVER_DataType datatype;
@@ -172,8 +174,24 @@ int tffi_queue_fd(tffi_queue *queue);
 void tffi_queue_wake(tffi_queue *queue);
 
 /*
- * What an inference asks for. All pointers are borrowed: names, shapes and texts for the call, input data until the
- * completion that says `done`.
+ * A piece of the data of an input: the pieces follow one another, behind the data of its tffi_tensor. Those with a
+ * host policy are other data for instances that have this policy; there must be data without a policy all the same.
+ */
+typedef struct {
+  const void *data;
+  size_t byte_size;
+  const char *host_policy; /* NULL: for all instances */
+  int64_t memory_type_id;
+  TRITONSERVER_MemoryType memory_type;
+  uint32_t input; /* its place among the inputs */
+} tffi_piece;
+
+/*
+ * What an inference asks for. All pointers are borrowed: names, shapes and texts for the call, input data and the
+ * memory of `out` until the completion that says `done`.
+ *
+ * An input of TRITONSERVER_TYPE_INVALID is a raw one: Triton takes name, type and shape from the model's only input.
+ * An output that stands in `out` is written there, if it has exactly that size; otherwise the response is an error.
  */
 typedef struct {
   const char *model_name;
@@ -185,13 +203,20 @@ typedef struct {
   uint64_t timeout_us;
   uint64_t key; /* the caller's name for the inference: comes back in each completion */
   const tffi_tensor *inputs;
+  const tffi_piece *pieces;
   const char *const *outputs; /* names of the outputs wanted; none: all */
+  const tffi_tensor *out; /* name, data, byte_size and memory type of outputs into the caller's memory */
+  const char *const *labelled; /* names of the outputs whose class labels are wanted */
   const tffi_parameter *parameters;
   uint32_t input_count;
+  uint32_t piece_count;
   uint32_t output_count;
+  uint32_t out_count;
+  uint32_t labelled_count;
   uint32_t parameter_count;
   uint32_t flags;       /* TRITONSERVER_RequestFlag bits */
   uint32_t max_pending; /* of a decoupled model: how many responses may wait to be read; 0: any number */
+  bool batching;  /* the model's: whether the first axis of an output is a batch, whose rows have the same labels */
 } tffi_request;
 
 /*
@@ -257,6 +282,48 @@ size_t tffi_bytes_format(const uint32_t *lengths, uint64_t count, char *text);
  * system gives no watch, and `watch` is as it was.
  */
 int tffi_log_watch(int watch, const char *path);
+/* dlpack.c: arrays that other libraries lend, in the layout of the DLPack ABI */
+
+typedef struct {
+  int32_t type; /* 1: CPU, 2: CUDA, 3: CUDA pinned, 13: CUDA managed */
+  int32_t id;
+} tffi_dlpack_device;
+
+typedef struct {
+  uint8_t code; /* 0: int, 1: unsigned, 2: float, 4: bfloat, 6: bool */
+  uint8_t bits;
+  uint16_t lanes;
+} tffi_dlpack_type;
+
+typedef struct {
+  void *data;
+  tffi_dlpack_device device;
+  int32_t ndim;
+  tffi_dlpack_type dtype;
+  int64_t *shape;
+  int64_t *strides; /* in elements; NULL: C order */
+  uint64_t byte_offset;
+} tffi_dlpack_tensor;
+
+/* What a capsule named "dltensor" holds. The one who renames the capsule owns it and calls the deleter once. */
+typedef struct tffi_dlpack {
+  tffi_dlpack_tensor tensor;
+  void *context;
+  void (*deleter)(struct tffi_dlpack *self);
+} tffi_dlpack;
+
+/* The same of one named "dltensor_versioned". Where `major` is another one, only the deleter may be relied on. */
+typedef struct tffi_dlpack_versioned {
+  uint32_t major;
+  uint32_t minor;
+  void *context;
+  void (*deleter)(struct tffi_dlpack_versioned *self);
+  uint64_t flags; /* bit 0: read-only */
+  tffi_dlpack_tensor tensor;
+} tffi_dlpack_versioned;
+
+void tffi_dlpack_release(tffi_dlpack *managed);
+void tffi_dlpack_versioned_release(tffi_dlpack_versioned *managed);
 
 /* backend.c, function.c, gather.c, scatter.c: Python callables as models */
 

@@ -74,6 +74,7 @@ PART_OF = {
     "MessageSerializeToJson": "`Model.metadata` and whatever else Triton tells as JSON",
     "ResponseAllocatorNew": "`Response`: the memory of outputs",
     "ResponseAllocatorSetQueryFunction": "`Response`: the memory of outputs",
+    "ResponseAllocatorSetBufferAttributesFunction": "`Request.out`: where the memory is",
     "InferenceRequestNew": "`Request`",
     "InferenceRequestDelete": "`Request`",
     "InferenceRequestSetReleaseCallback": "`Inference`",

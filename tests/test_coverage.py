@@ -30,10 +30,8 @@ PENDING = (
     "Metric",
     "GetMetric",
     "InferenceTrace",
-    "ResponseAllocatorSetBufferAttributesFunction",
     "InferenceRequestAddRawInput",
     "InferenceRequestAppendInputDataWith",
-    "InferenceResponseOutputClassificationLabel",
 )
 
 

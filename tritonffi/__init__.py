@@ -10,6 +10,7 @@ from tritonffi._enums import (
     ModelControlMode,
     ModelTxnPropertyFlag,
     RateLimitMode,
+    RequestFlag,
 )
 from tritonffi._errors import (
     AlreadyExistsError,
@@ -28,6 +29,7 @@ from tritonffi._errors import (
 from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
 from tritonffi._model import Model
 from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
+from tritonffi._output import Label
 from tritonffi._request import Request
 from tritonffi._response import Response
 from tritonffi._server import ModelStatus, Server
@@ -50,6 +52,7 @@ __all__ = [
     "InstanceGroupKind",
     "InternalError",
     "InvalidArgumentError",
+    "Label",
     "LibraryNotFoundError",
     "LogFormat",
     "LogLevel",
@@ -67,6 +70,7 @@ __all__ = [
     "RateLimitMode",
     "RateLimiterResource",
     "Request",
+    "RequestFlag",
     "Response",
     "ResponseStatistics",
     "ResponseStream",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from tritonffi._native import CData
+    from tritonffi._output import Wanted
 
 # Python runs signal handlers on the main thread, between two of its own steps. So that Ctrl-C works
 # there, the main thread waits in C in slices of this length; other threads sleep until woken.
@@ -221,6 +222,7 @@ class Inference:
         request_id: The id given with the request.
         is_over: Whether the last response is there and Triton is through with the inputs.
         token: The C handle; harmless when it is stale.
+        wanted: What is wanted of the outputs, until it is over; None: nothing special.
 
     C: ``TRITONSERVER_ServerInferAsync``
     """
@@ -237,6 +239,7 @@ class Inference:
         "queue",
         "request_id",
         "token",
+        "wanted",
     )
 
     #: How many responses may wait to be read; 0: any number.
@@ -254,6 +257,7 @@ class Inference:
         self._pins: object = None
         self._outcomes: list[Response | TritonError] | deque[Response | TritonError] = []
         self._arrived = 0
+        self.wanted: Wanted | None = None
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -265,7 +269,7 @@ class Inference:
 
     def leave(self) -> None:
         """Be over: Triton has given the inputs back, or never took them."""
-        self._pins = None
+        self._pins = self.wanted = None
         self.is_over = True
         self.queue.in_flight.pop(self.key, None)
 
@@ -276,7 +280,7 @@ class Inference:
             self._arrive(completion.number, None, completion.done)
             return
         try:
-            outcome = read(completion, self.model_name, self.request_id)
+            outcome = read(completion, self.model_name, self.request_id, self.wanted)
         finally:
             if outcome is None:  # a signal handler has raised
                 outcome = InternalError(

@@ -19,11 +19,13 @@ from tritonffi._call import encode, take_error
 from tritonffi._enums import DataType, ParameterType, RequestFlag
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._native import ffi, lib
+from tritonffi._output import Wanted
 from tritonffi._tensor import to_tensor
 
 if TYPE_CHECKING:
     from tritonffi._completion import Inference
     from tritonffi._native import CData
+    from tritonffi._output import Out
     from tritonffi._response import ParameterValue
     from tritonffi._spec import ModelSpec
 
@@ -39,6 +41,8 @@ class RequestKeywords(TypedDict, total=False):
     """The keywords that go with the inputs; `Request` says what each one means."""
 
     outputs: Sequence[str]
+    out: Out
+    labels: Mapping[str, int]
     parameters: Mapping[str, ParameterValue]
     request_id: str
     priority: int
@@ -57,6 +61,13 @@ class Request:
         inputs: Arrays by input name. They are not copied where their memory is what Triton can
             read, so do not write to them before the result is there.
         outputs: Names of the outputs wanted; none: all.
+        out: Memory that outputs are written to, by output name: an array of the output's type and
+            shape, in C order (numpy, or anything with DLPack), or a writable buffer of bytes
+            (bytearray, mmap) of its size. The response then holds that array, or one over that
+            memory. It is Triton's until the inference is over, must not overlap with an input,
+            and holds whatever the model left there after an error. Not for BYTES, and not for
+            decoupled models.
+        labels: How many classes are wanted as `Response.labels`, by output name.
         parameters: What the model gets beside its inputs: str, bool, int (64 bits), float.
         request_id: Comes back in the response, and stands in Triton's log.
         priority: 1 is the highest; 0 is the model's default.
@@ -72,6 +83,8 @@ class Request:
 
     inputs: Inputs
     outputs: Sequence[str] = ()
+    out: Out = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     request_id: str = ""
     priority: int = 0
@@ -87,8 +100,9 @@ class Request:
             raise TypeError(f"outputs must be a sequence of names, not {self.outputs!r}")
         if len(set(self.outputs)) != len(self.outputs):
             raise InvalidArgumentError(f"outputs holds a name twice: {list(self.outputs)!r}")
-        if not isinstance(self.parameters, Mapping):
-            raise TypeError(f"parameters must be a mapping, not {type(self.parameters).__name__}")
+        _check_mapping(self.out, "out")
+        _check_mapping(self.parameters, "parameters")
+        _check_labels(self.labels)
         _whole(self.priority, "priority")
         for name in ("queue_timeout", "timeout"):
             seconds = getattr(self, name)
@@ -105,6 +119,19 @@ class Request:
         for name in ("sequence_start", "sequence_end"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be a bool, not {getattr(self, name)!r}")
+
+
+def _check_mapping(value: object, what: str) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} must be a mapping, not {type(value).__name__}")
+
+
+def _check_labels(labels: Mapping[str, int]) -> None:
+    _check_mapping(labels, "labels")
+    for name, count in labels.items():
+        _whole(count, f"labels of {name!r}")
+        if count == 0:
+            raise InvalidArgumentError(f"labels of {name!r} must be 1 or more, not 0")
 
 
 def _whole(value: object, what: str) -> None:
@@ -211,7 +238,7 @@ class Template:
             pins.append(pointer)
         spec.check_shapes(tuple(shapes))
         native = self._request
-        extra = None if request is None else self._set_extra(spec, request)
+        extra = None if request is None else self._set_extra(spec, request, inference)
         inference.enter(pins)
         native.key = inference.key
         native.max_pending = inference.max_pending
@@ -231,7 +258,7 @@ class Template:
         if extra is not None:
             self._clear_extra()
 
-    def _set_extra(self, spec: ModelSpec, request: Request) -> object:
+    def _set_extra(self, spec: ModelSpec, request: Request, inference: Inference) -> object:
         """Write what goes with the inputs; returns what must live until the submission."""
         native = self._request
         keep: list[object] = []
@@ -259,6 +286,10 @@ class Template:
         if request.sequence_end:
             flags |= RequestFlag.SEQUENCE_END
         native.flags = int(flags)
+        if request.out or request.labels:
+            wanted = Wanted.of(spec, request.out, request.labels, request.outputs)
+            keep.append(wanted.describe(native))
+            inference.wanted = wanted
         if request.outputs:
             names = ffi.new(
                 "const char *[]", [text(name, "an output name") for name in request.outputs]
@@ -278,6 +309,7 @@ class Template:
         native.request_id = native.correlation_text = ffi.NULL
         native.correlation_id = native.priority = native.timeout_us = native.flags = 0
         native.output_count = native.parameter_count = 0
+        native.out_count = native.labelled_count = 0
 
 
 def _parameters(

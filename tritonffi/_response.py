@@ -19,6 +19,7 @@ from tritonffi._tensor import Array, from_tensor
 
 if TYPE_CHECKING:
     from tritonffi._native import CData
+    from tritonffi._output import Label, Wanted
 
 ParameterValue: TypeAlias = "str | int | float | bool"
 
@@ -34,11 +35,14 @@ class Response(Mapping[str, Array]):
         model_version: The version that answered.
         request_id: The id given with the request.
         parameters: What the model says beside its outputs, by name.
+        labels: Of the outputs for which the request's `labels` asked: for each row of the batch
+            (one row, where the model does not batch) the classes with the greatest values, best
+            first.
 
     C: ``TRITONSERVER_InferenceResponse`` (read and deleted before anyone sees this object).
     """
 
-    __slots__ = ("_outputs", "model_name", "model_version", "parameters", "request_id")
+    __slots__ = ("_outputs", "labels", "model_name", "model_version", "parameters", "request_id")
 
     def __init__(
         self,
@@ -46,13 +50,16 @@ class Response(Mapping[str, Array]):
         model_name: str,
         model_version: int,
         request_id: str,
+        *,
         parameters: dict[str, ParameterValue],
+        labels: dict[str, list[list[Label]]],
     ) -> None:
         self._outputs = outputs
         self.model_name = model_name
         self.model_version = model_version
         self.request_id = request_id
         self.parameters = parameters
+        self.labels = labels
 
     def __getitem__(self, name: str) -> Array:
         try:
@@ -79,13 +86,16 @@ class Response(Mapping[str, Array]):
         return f"<Response of {self.model_name!r} version {self.model_version}: {outputs}>"
 
 
-def read(completion: CData, model_name: str, request_id: str) -> Response | TritonError:
+def read(
+    completion: CData, model_name: str, request_id: str, wanted: Wanted | None
+) -> Response | TritonError:
     """Read a ``tffi_completion *`` that has a response, taking over its buffers.
 
     Args:
         completion: Stays the caller's to free.
         model_name: Name of the model asked, as the caller knows it.
         request_id: As given with the request.
+        wanted: What the request wants of the outputs.
 
     Returns:
         The response, or the error that came in its place.
@@ -94,25 +104,45 @@ def read(completion: CData, model_name: str, request_id: str) -> Response | Trit
         message = string(completion.error_message)
         return inference_error(completion.error_code, message, model_name)
     outputs: dict[str, Array] = {}
+    labels = {}
     tensors = completion.outputs
     for i in range(completion.output_count):
         tensor = tensors[i]
         name = ffi.string(tensor.name).decode()
         size = tensor.byte_size
-        owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, size)
-        tensor.buffer = ffi.NULL
         shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
+        what = f"model {model_name!r}, output {name!r}"
         try:
-            outputs[name] = from_tensor(
-                tensor.datatype, shape, owner, size, f"model {model_name!r}, output {name!r}"
-            )
+            if tensor.buffer:
+                owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, size)
+                tensor.buffer = ffi.NULL
+                outputs[name] = from_tensor(tensor.datatype, shape, owner, size, what)
+            elif wanted is None or name not in wanted.out:
+                # The model named the output and asked for no memory.
+                outputs[name] = from_tensor(tensor.datatype, shape, ffi.NULL, 0, what)
+            else:
+                outputs[name] = wanted.written(name, tensor, shape, what)
+            if wanted is not None and tensor.labels:
+                labels[name] = wanted.classes(name, tensor, outputs[name])
+        except TritonError as error:
+            return error
+    if wanted is not None:
+        try:
+            wanted.check_complete(outputs, model_name)
         except TritonError as error:
             return error
     parameters = {}
     for i in range(completion.parameter_count):
         parameter = completion.parameters[i]
         parameters[string(parameter.name)] = _parameter_value(parameter)
-    return Response(outputs, model_name, completion.model_version, request_id, parameters)
+    return Response(
+        outputs,
+        model_name,
+        completion.model_version,
+        request_id,
+        parameters=parameters,
+        labels=labels,
+    )
 
 
 def _parameter_value(parameter: CData) -> ParameterValue:

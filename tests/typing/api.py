@@ -31,6 +31,8 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(response, tritonffi.Response)
     assert_type(response["sum"], npt.NDArray[np.generic])
     assert_type(response.parameters, dict[str, str | int | float | bool])
+    model.infer({"a": [1.0]}, out={"sum": np.empty(1)}, labels={"sum": 3})
+    assert_type(response.labels, dict[str, list[list[tritonffi.Label]]])
     inference = model.submit(tritonffi.Request({"a": [1.0]}, request_id="x"))
     assert_type(inference, tritonffi.Inference)
     assert_type(inference.result(timeout=1), tritonffi.Response)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be said with a request beside its arrays, and what comes back beside the outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tritonffi import InvalidArgumentError, Label
+
+
+def test_labels_come_best_first(server):
+    """For each row of the batch; a class without a label, or with an empty one, has no text."""
+    value = np.float32([[0.5, 2.0, -1.0, 0.75], [np.nan, 1.0, 3.0, 1.0]])
+    response = server.model("classify").infer({"INPUT0": value}, labels={"OUTPUT0": 3})
+    assert response.labels == {
+        "OUTPUT0": [
+            [Label("Äffchen", 1, 2.0), Label("", 3, 0.75), Label("cat", 0, 0.5)],
+            [Label("", 2, 3.0), Label("Äffchen", 1, 1.0), Label("", 3, 1.0)],
+        ]
+    }
+    assert response["OUTPUT0"].tobytes() == value.tobytes()
+
+
+def test_more_labels_than_classes_are_all(server):
+    """And they go together with memory of the caller's."""
+    out = np.empty((1, 4), np.float32)
+    response = server.model("classify").infer(
+        {"INPUT0": np.float32([[4, 3, 2, 1]])}, labels={"OUTPUT0": 100}, out={"OUTPUT0": out}
+    )
+    assert [label.number for label in response.labels["OUTPUT0"][0]] == [0, 1, 2, 3]
+    assert response["OUTPUT0"] is out
+
+
+def test_a_model_that_does_not_batch_has_one_row(echo):
+    """And one without a label file has no texts."""
+    response = echo.infer({"INPUT0": [1.0, 5.0]}, labels={"OUTPUT0": 1})
+    assert response.labels == {"OUTPUT0": [[Label("", 1, 5.0)]]}
+    assert echo.infer({"INPUT0": [1.0]}).labels == {}
+
+
+def test_integers_are_compared_exactly(server):
+    """Beyond the integers that floats have."""
+    value = np.array([2**64 - 2, 2**64 - 1, 0], np.uint64)
+    response = server.model("echo_uint64").infer({"INPUT0": value}, labels={"OUTPUT0": 3})
+    assert [label.number for label in response.labels["OUTPUT0"][0]] == [1, 0, 2]
+    assert response.labels["OUTPUT0"][0][0].value == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ({"nope": 1}, InvalidArgumentError, "no output 'nope'"),
+        ({"OUTPUT0": 0}, InvalidArgumentError, "1 or more"),
+        ({"OUTPUT0": "all"}, TypeError, "must be an int"),
+        (["OUTPUT0"], TypeError, "must be a mapping"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(echo, labels, error, message):
+    """Before anything is submitted."""
+    with pytest.raises(error, match=message):
+        echo.submit({"INPUT0": [1.0]}, labels=labels)
+
+
+def test_text_has_no_labels(server):
+    """BYTES cannot be compared."""
+    with pytest.raises(InvalidArgumentError, match=r"'echo_bytes', output 'OUTPUT0'.*BYTES"):
+        server.model("echo_bytes").infer({"INPUT0": ["a"]}, labels={"OUTPUT0": 1})
+
+
+def test_response_parameters_keep_their_types(echo):
+    """The model echoes those of the request; int and float at their limits, bool not as int."""
+    parameters = {
+        "text": "ü\n",
+        "empty": "",
+        "yes": True,
+        "no": False,
+        "least": -(2**63),
+        "greatest": 2**63 - 1,
+        "pi": 3.141592653589793,
+        "huge": 1.7976931348623157e308,
+    }
+    response = echo.infer({"INPUT0": [1.0]}, parameters=parameters)
+    assert response.parameters == parameters
+    assert {name: type(value) for name, value in response.parameters.items()} == {
+        name: type(value) for name, value in parameters.items()
+    }
