@@ -202,6 +202,7 @@ struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceInitialize(struct TRITONBA
   }
   instance->native = native;
   instance->function = state;
+  instance->worker = tffi_function_assign_worker(instance->function);
   instance->warm_up_calls = instance->function->warm_up_calls;
   error = TRITONBACKEND_ModelInstanceSetState(native, instance);
   if (error != NULL) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What function.c, backend.c, gather.c and scatter.c share: a function model and one call of its callable. */
+/* What function.c, backend.c, gather.c, describe.c and scatter.c share: a function model and one call of its callable. */
 
 #ifndef TRITONFFI_BATCH_H
 #define TRITONFFI_BATCH_H
@@ -20,6 +20,7 @@ typedef enum {
 typedef struct {
   struct TRITONBACKEND_ModelInstance *native;
   tffi_function *function;
+  uint32_t worker;        /* the one that gets its batches */
   uint64_t warm_up_calls; /* of Execute that are still to come; those after them are requests of users */
   bool is_warming_up;     /* the present call of Execute is one */
 } function_instance;
@@ -34,6 +35,7 @@ typedef struct function_batch {
   function_instance *instance; /* valid until Execute returns */
   struct TRITONBACKEND_Request **requests;
   struct TRITONBACKEND_Response **responses; /* room for one per request */
+  void *described;                           /* the memory of shown.requests */
   struct function_batch *next_of_call;       /* in the list of one Execute */
   struct function_batch *next_queued;        /* under the function's lock, as the next three */
   struct function_batch *next_live, *previous_live;
@@ -44,15 +46,21 @@ typedef struct function_batch {
   uint32_t references;
 } function_batch;
 
+/* The batches that wait for one worker, under the function's lock. */
+typedef struct {
+  pthread_cond_t work; /* the idle worker sleeps on it */
+  function_batch *first, *last;
+} worker_queue;
+
 struct tffi_function {
   uint64_t token;
   tffi_function *next; /* in the registry, under its lock, as `references` and `models` */
   uint32_t references; /* Python's and Triton's */
 
   pthread_mutex_t lock; /* over all that follows up to `name` */
-  pthread_cond_t work;  /* idle workers sleep on it */
-  function_batch *first_queued, *last_queued;
+  worker_queue *queues; /* one for each worker */
   function_batch *live; /* queued, running or being answered */
+  uint32_t instances;   /* made so far, over all models of this function */
   uint32_t models;      /* Triton's models of this function: one, two while a reload overlaps */
   bool loaded;
   bool closing;
@@ -64,8 +72,11 @@ struct tffi_function {
   char **input_names;
   uint32_t *input_ranks;
   uint32_t input_count;
+  uint32_t worker_count;
   uint64_t warm_up_calls;
   bool batching;
+  bool stacking;
+  bool describing;
 };
 
 /* The clock readings that Triton's statistics of one execution are made of. */
@@ -89,6 +100,8 @@ static inline bool tffi_is_cpu(TRITONSERVER_MemoryType type)
 tffi_function *tffi_function_enter(uint64_t token);
 /* function.c: the model is gone. */
 void tffi_function_leave(tffi_function *function);
+/* function.c: the worker for one more instance: each its own, as long as there is one model of the function. */
+uint32_t tffi_function_assign_worker(tffi_function *function);
 
 /*
  * function.c: whether a failure must not be told to Triton, because it is the warm-up's. If so, the first one is
@@ -111,6 +124,9 @@ void tffi_batch_drop(function_batch *batch);
  */
 function_batch *tffi_batches_gather(function_instance *instance, struct TRITONBACKEND_Request **requests,
                                     uint32_t request_count);
+
+/* describe.c: copies what the requests say beside their inputs, for the callable to keep. */
+struct TRITONSERVER_Error *tffi_batch_describe(function_batch *batch);
 
 /* scatter.c: answers one request with an error, counts the failure, releases the request. The error stays the caller's. */
 void tffi_request_answer_error(const function_instance *instance, struct TRITONBACKEND_Request *request,

@@ -26,34 +26,43 @@ static void destroy(tffi_function *function)
     free(function->input_names[i]);
   }
   free(function->input_names);
+  for (uint32_t i = 0; function->queues != NULL && i < function->worker_count; i++) {
+    pthread_cond_destroy(&function->queues[i].work);
+  }
+  free(function->queues);
   free(function->input_ranks);
   free(function->first_error);
   free(function->name);
-  pthread_cond_destroy(&function->work);
   pthread_mutex_destroy(&function->lock);
   free(function);
 }
 
-tffi_function *tffi_function_new(const char *model_name, const tffi_tensor *inputs, uint32_t input_count,
-                                 bool batching, uint64_t warm_up_calls, uint64_t *token)
+tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token)
 {
   tffi_function *function = calloc(1, sizeof(*function));
   if (function == NULL) {
     return NULL;
   }
   pthread_mutex_init(&function->lock, NULL);
-  tffi_cond_init(&function->work);
   function->references = 1;
-  function->batching = batching;
-  function->warm_up_calls = warm_up_calls;
-  function->input_count = input_count;
-  function->name = strdup(model_name);
-  function->input_names = calloc((size_t)input_count + 1, sizeof(char *));
-  function->input_ranks = calloc((size_t)input_count + 1, sizeof(uint32_t));
-  bool complete = function->name != NULL && function->input_names != NULL && function->input_ranks != NULL;
-  for (uint32_t i = 0; complete && i < input_count; i++) {
-    function->input_names[i] = strdup(inputs[i].name);
-    function->input_ranks[i] = inputs[i].dim_count;
+  function->batching = spec->batching;
+  function->stacking = spec->stacking;
+  function->describing = spec->describing;
+  function->warm_up_calls = spec->warm_up_calls;
+  function->input_count = spec->input_count;
+  function->worker_count = spec->worker_count > 0 ? spec->worker_count : 1;
+  function->name = strdup(spec->model_name);
+  function->input_names = calloc((size_t)spec->input_count + 1, sizeof(char *));
+  function->input_ranks = calloc((size_t)spec->input_count + 1, sizeof(uint32_t));
+  function->queues = calloc(function->worker_count, sizeof(worker_queue));
+  for (uint32_t i = 0; function->queues != NULL && i < function->worker_count; i++) {
+    tffi_cond_init(&function->queues[i].work);
+  }
+  bool complete = function->name != NULL && function->input_names != NULL && function->input_ranks != NULL &&
+                  function->queues != NULL;
+  for (uint32_t i = 0; complete && i < spec->input_count; i++) {
+    function->input_names[i] = strdup(spec->inputs[i].name);
+    function->input_ranks[i] = spec->inputs[i].dim_count;
     complete = function->input_names[i] != NULL;
   }
   if (!complete) {
@@ -113,13 +122,29 @@ tffi_function *tffi_function_enter(uint64_t token)
   return function;
 }
 
+/* Under the function's lock: has every idle worker look whether it may leave. */
+static void wake_workers(tffi_function *function)
+{
+  for (uint32_t i = 0; i < function->worker_count; i++) {
+    pthread_cond_broadcast(&function->queues[i].work);
+  }
+}
+
 void tffi_function_leave(tffi_function *function)
 {
   pthread_mutex_lock(&function->lock);
   function->models--;
-  pthread_cond_broadcast(&function->work);
+  wake_workers(function);
   pthread_mutex_unlock(&function->lock);
   tffi_function_release(function);
+}
+
+uint32_t tffi_function_assign_worker(tffi_function *function)
+{
+  pthread_mutex_lock(&function->lock);
+  const uint32_t worker = function->instances++ % function->worker_count;
+  pthread_mutex_unlock(&function->lock);
+  return worker;
 }
 
 bool tffi_instance_hides_error(const function_instance *instance, struct TRITONSERVER_Error *error)
@@ -176,40 +201,41 @@ static void live_remove(tffi_function *function, function_batch *batch)
   }
 }
 
-static void queue_add(tffi_function *function, function_batch *batch)
+static void queue_add(worker_queue *queue, function_batch *batch)
 {
   batch->next_queued = NULL;
-  if (function->last_queued != NULL) {
-    function->last_queued->next_queued = batch;
+  if (queue->last != NULL) {
+    queue->last->next_queued = batch;
   } else {
-    function->first_queued = batch;
+    queue->first = batch;
   }
-  function->last_queued = batch;
-  pthread_cond_signal(&function->work);
+  queue->last = batch;
+  pthread_cond_signal(&queue->work);
 }
 
-static function_batch *queue_take(tffi_function *function)
+static function_batch *queue_take(worker_queue *queue)
 {
-  function_batch *batch = function->first_queued;
+  function_batch *batch = queue->first;
   if (batch != NULL) {
-    function->first_queued = batch->next_queued;
-    if (function->first_queued == NULL) {
-      function->last_queued = NULL;
+    queue->first = batch->next_queued;
+    if (queue->first == NULL) {
+      queue->last = NULL;
     }
   }
   return batch;
 }
 
-tffi_wait tffi_function_next(tffi_function *function, int64_t timeout_ns, tffi_batch **batch)
+tffi_wait tffi_function_next(tffi_function *function, uint32_t worker, int64_t timeout_ns, tffi_batch **batch)
 {
   const bool timed = timeout_ns >= 0;
   const struct timespec deadline = tffi_deadline(timed ? timeout_ns : 0);
+  worker_queue *queue = &function->queues[worker % function->worker_count];
   tffi_wait result = TFFI_WAIT_TIMEOUT;
   bool late = false;
   *batch = NULL;
   pthread_mutex_lock(&function->lock);
   for (;;) {
-    function_batch *taken = queue_take(function);
+    function_batch *taken = queue_take(queue);
     if (taken != NULL) {
       taken->state = BATCH_RUNNING;
       taken->references = 2;
@@ -226,9 +252,9 @@ tffi_wait tffi_function_next(tffi_function *function, int64_t timeout_ns, tffi_b
       break;
     }
     if (timed) {
-      late = pthread_cond_timedwait(&function->work, &function->lock, &deadline) == ETIMEDOUT;
+      late = pthread_cond_timedwait(&queue->work, &function->lock, &deadline) == ETIMEDOUT;
     } else {
-      pthread_cond_wait(&function->work, &function->lock);
+      pthread_cond_wait(&queue->work, &function->lock);
     }
   }
   pthread_mutex_unlock(&function->lock);
@@ -239,7 +265,7 @@ void tffi_function_close(tffi_function *function)
 {
   pthread_mutex_lock(&function->lock);
   function->closing = true;
-  pthread_cond_broadcast(&function->work);
+  wake_workers(function);
   pthread_mutex_unlock(&function->lock);
 }
 
@@ -248,8 +274,10 @@ uint32_t tffi_function_abandon(tffi_function *function)
   uint32_t count = 0;
   pthread_mutex_lock(&function->lock);
   function->abandoned = true;
-  function->first_queued = NULL;
-  function->last_queued = NULL;
+  for (uint32_t i = 0; i < function->worker_count; i++) {
+    function->queues[i].first = NULL;
+    function->queues[i].last = NULL;
+  }
   for (function_batch *batch = function->live; batch != NULL; batch = batch->next_live) {
     /* One that is being answered is through in a moment, and its requests are not ours. */
     if (batch->state == BATCH_QUEUED || batch->state == BATCH_RUNNING) {
@@ -258,9 +286,25 @@ uint32_t tffi_function_abandon(tffi_function *function)
       count++;
     }
   }
-  pthread_cond_broadcast(&function->work);
+  wake_workers(function);
   pthread_mutex_unlock(&function->lock);
   return count;
+}
+
+bool tffi_batch_is_cancelled(tffi_batch *shown, uint32_t index)
+{
+  function_batch *batch = (function_batch *)shown;
+  bool cancelled = false;
+  /* The requests stay ours to look at while the lock is held: only a change of the state lets them go. */
+  pthread_mutex_lock(&batch->function->lock);
+  if (batch->state == BATCH_ABANDONED) {
+    cancelled = true;
+  } else if (batch->state == BATCH_RUNNING && index < shown->request_count) {
+    /* It fails for the empty places of a direct sequence batch, which nobody can cancel. */
+    tffi_discard(TRITONBACKEND_RequestIsCancelled(batch->requests[index], &cancelled));
+  }
+  pthread_mutex_unlock(&batch->function->lock);
+  return cancelled;
 }
 
 bool tffi_batch_claim(function_batch *batch)
@@ -291,6 +335,7 @@ void tffi_batch_drop(function_batch *batch)
     tffi_buffer_release(batch->shown.inputs[i].buffer);
   }
   pthread_cond_destroy(&batch->answered);
+  free(batch->described);
   free(batch);
   tffi_count(&tffi_live.batches, -1);
 }
@@ -303,7 +348,7 @@ void tffi_batches_run(tffi_function *function, function_batch *first)
     if (function->abandoned) {
       batch->state = BATCH_ABANDONED;
     } else {
-      queue_add(function, batch);
+      queue_add(&function->queues[batch->instance->worker], batch);
     }
   }
   while (first != NULL) {

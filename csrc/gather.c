@@ -238,6 +238,9 @@ static function_batch *gather(function_instance *instance, reading *const *membe
   for (uint32_t i = 0; i < function->input_count && error == NULL; i++) {
     error = gather_input(batch, i, members);
   }
+  if (error == NULL && function->describing) {
+    error = tffi_batch_describe(batch);
+  }
   if (error != NULL) {
     tffi_batch_answer_error(batch, error);
     tffi_batch_drop(batch);
@@ -284,7 +287,7 @@ function_batch *tffi_batches_gather(function_instance *instance, struct TRITONBA
     }
     uint32_t member_count = 0;
     for (uint32_t j = i; j < count; j++) {
-      const bool fits = j == i || (function->batching && !readings[j].placed &&
+      const bool fits = j == i || (function->stacking && !readings[j].placed &&
                                    can_stack(&readings[i], &readings[j], function->input_count));
       if (fits) {
         readings[j].placed = true;

@@ -130,6 +130,8 @@ OF_PYTHON = {
     "StatisticDuration": "a part of `ModelStatistics`",
     "ModelStatistics.last_inference": "a part of `ModelStatistics`",
     "ModelStatistics.mean_batch_size": "a part of `ModelStatistics`",
+    "Context": "read with Triton's backend API, which callables are behind",
+    "ContextRequest": "likewise",
 }
 
 

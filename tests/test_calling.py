@@ -20,7 +20,7 @@ def declared(*names, optional=()):
 def call(function, arrays, optional=()):
     """Call a function with the inputs that it would get; `optional` are those left out."""
     inputs = declared(*arrays, *optional, optional=optional)
-    return caller(function, inputs, "model 'm'")(dict(arrays))
+    return caller(function, inputs, "model 'm'").call(dict(arrays), {})
 
 
 AB = {"a": 1, "b": 2}
@@ -100,6 +100,8 @@ def test_a_model_without_inputs_calls_a_function_without_arguments():
         (lambda b, x: 0, AB, "'a' would become 'b'"),
         (lambda x, *, scale: 0, {"y": 1}, "takes (x, *, scale)"),
         (lambda a: 0, {}, "no inputs"),
+        (lambda context, x: 0, {"input.1": 1}, "takes (context, x)"),
+        (lambda context, /, x: 0, {"x": 1}, "takes (context, /, x)"),
     ],
 )
 def test_a_function_that_does_not_take_the_inputs_is_refused(function, arrays, reason):
@@ -107,6 +109,41 @@ def test_a_function_that_does_not_take_the_inputs_is_refused(function, arrays, r
     with pytest.raises(TypeError, match="model 'm': the function takes") as caught:
         call(function, arrays)
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "arrays", "expected"),
+    [
+        (lambda a, b, context: (a, b, context), AB, (1, 2, "context")),
+        (lambda context, b, a: (a, b, context), AB, (1, 2, "context")),
+        (lambda inputs, context: (inputs, context), DOTTED, (DOTTED, "context")),
+        (lambda context, inputs: (inputs, context), {"inputs": 1}, (1, "context")),
+        (lambda x, y, context: (x, y, context), DOTTED, (1, 2, "context")),
+        (lambda x, y, *, context=None: (x, y, context), DOTTED, (1, 2, "context")),
+        (lambda *arrays, context: (arrays, context), DOTTED, ((1, 2), "context")),
+        (lambda context: context, {}, "context"),
+    ],
+)
+def test_a_parameter_of_that_name_gets_the_context(function, arrays, expected):
+    """As a keyword, beside the inputs."""
+    call, wants_context = caller(function, declared(*arrays), "model 'm'")
+    assert wants_context
+    assert call(dict(arrays), {"context": "context"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "arrays"),
+    [
+        (lambda a, b: 0, AB),
+        (lambda **inputs: 0, AB),
+        (lambda context: 0, {"context": 1}),
+        (lambda *context: 0, DOTTED),
+        (max, AB),
+    ],
+)
+def test_other_callables_get_no_context(function, arrays):
+    """An input of that name is one, and keywords of any name are inputs."""
+    assert not caller(function, declared(*arrays), "model 'm'").wants_context
 
 
 def test_what_is_not_callable_is_refused():

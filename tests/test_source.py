@@ -44,6 +44,7 @@ ORDER = [
     "_request",
     "_stream",
     "_function_config",
+    "_function_context",
     "_calling",
     "_functions",
     "capi",
@@ -95,6 +96,7 @@ OWNERS = {
     "tffi_completion": ["_completion"],
     "tffi_queue": ["_completion"],
     "tffi_function": ["_functions"],
+    "tffi_batch_is_cancelled": ["_function_context"],
     "tffi_batch": ["_functions"],
 }
 

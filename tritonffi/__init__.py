@@ -26,6 +26,7 @@ from tritonffi._errors import (
     UnknownError,
     UnsupportedError,
 )
+from tritonffi._function_context import Context, ContextRequest
 from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
 from tritonffi._model import Model
 from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
@@ -48,6 +49,8 @@ __all__ = [
     "BatchStatistics",
     "CancelledError",
     "ClosedError",
+    "Context",
+    "ContextRequest",
     "Inference",
     "InstanceGroupKind",
     "InternalError",

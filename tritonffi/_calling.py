@@ -12,6 +12,9 @@ It is decided once, when the model is made. The inputs come
   show no signature. It is refused where an input would get into a parameter with the name of
   another one.
 
+A parameter of the name `context`, unless an input is called so, gets the batch's `Context` as a
+keyword, whichever way the inputs come: ``def add(a, b, context)``, ``def add(inputs, *, context)``.
+
 Parameters with a default are never filled by their place. An optional input that a request does not
 have is left out of a dict, and where the callable has a default for it; otherwise it is None.
 """
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tritonffi._errors import UnsupportedError
 
@@ -28,11 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tritonffi._function_config import Declared
+    from tritonffi._function_context import Context
     from tritonffi._tensor import Array
 
-Call: TypeAlias = "Callable[[dict[str, Array]], object]"
+Call: TypeAlias = "Callable[[dict[str, Array], dict[str, Context]], object]"
 
+_CONTEXT = "context"
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_KEYWORDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _OTHER_KINDS: tuple[tuple[Callable[[object], bool], str], ...] = (
     (inspect.isgeneratorfunction, "a generator function"),
     (inspect.isasyncgenfunction, "an async generator function"),
@@ -40,9 +46,23 @@ _OTHER_KINDS: tuple[tuple[Callable[[object], bool], str], ...] = (
 )
 
 
-def caller(function: Callable[..., object], inputs: Sequence[Declared], model: str) -> Call:
+class Calling(NamedTuple):
     """
-    Return what calls the function with the arrays of one batch.
+    How a callable is called.
+
+    Attributes:
+        call: Calls it with the arrays of one batch, and what else goes in as keywords: the context,
+            or nothing.
+        wants_context: Whether it has a parameter for the context.
+    """
+
+    call: Call
+    wants_context: bool
+
+
+def caller(function: Callable[..., object], inputs: Sequence[Declared], model: str) -> Calling:
+    """
+    Find out how the function is called with the arrays of one batch.
 
     Args:
         function: The user's.
@@ -64,18 +84,37 @@ def caller(function: Callable[..., object], inputs: Sequence[Declared], model: s
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # built-in ones often show none
-        return _by_place(function, names)
+        return Calling(_by_place(function, names), wants_context=False)
+    shown = signature
+    context = signature.parameters.get(_CONTEXT)
+    wants_context = _CONTEXT not in names and context is not None and context.kind in _KEYWORDS
+    if wants_context:
+        others = [p for name, p in signature.parameters.items() if name != _CONTEXT]
+        signature = signature.replace(parameters=others)
+    call = _call(function, inputs, signature)
+    why = ""
+    if isinstance(call, str):
+        why = call
+    elif not wants_context or _leaves_room(shown, signature, names):
+        return Calling(call, wants_context)
+    given = ", ".join(map(repr, names)) or "no inputs"
+    raise TypeError(
+        f"{model}: the function takes {shown}, but the model has {given}{why}: it must take "
+        "its inputs by name, or all in one dict, or as many arguments as there are inputs"
+    )
+
+
+def _call(
+    function: Callable[..., object], inputs: Sequence[Declared], signature: Signature
+) -> Call | str:
+    """Return what calls a function of this signature, or why it does not take the inputs."""
+    names = [declared.name for declared in inputs]
     if _binds(signature, (), dict.fromkeys(names)):
         return _by_name(function, signature, inputs)
-    places = [
-        parameter.name
-        for parameter in signature.parameters.values()
-        if parameter.kind in _PLACES and parameter.default is parameter.empty
-    ]
+    places = _places(signature)
+    if _wants_one(signature, names):
+        return lambda arrays, context: function(arrays, **context)
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
-    wants_one = len(places) == 1 and not takes_any and _binds(signature, places)
-    if wants_one and (len(names) > 1 or places == ["inputs"]):
-        return function
     fits = len(places) == len(names) or (takes_any and len(places) < len(names))
     mixed_up = [
         f"{name!r} would become {place!r}"
@@ -84,12 +123,31 @@ def caller(function: Callable[..., object], inputs: Sequence[Declared], model: s
     ]
     if fits and not mixed_up and _binds(signature, names):
         return _by_place(function, names)
-    given = ", ".join(map(repr, names)) or "no inputs"
-    why = f" ({', '.join(mixed_up)})" if mixed_up else ""
-    raise TypeError(
-        f"{model}: the function takes {signature}, but the model has {given}{why}: it must take "
-        "its inputs by name, or all in one dict, or as many arguments as there are inputs"
-    )
+    return f" ({', '.join(mixed_up)})" if mixed_up else ""
+
+
+def _places(signature: Signature) -> list[str]:
+    return [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.kind in _PLACES and parameter.default is parameter.empty
+    ]
+
+
+def _wants_one(signature: Signature, names: Sequence[str]) -> bool:
+    """Tell whether the function gets all inputs in one dict."""
+    places = _places(signature)
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
+    wants_one = len(places) == 1 and not takes_any and _binds(signature, places)
+    return wants_one and (len(names) > 1 or places == ["inputs"])
+
+
+def _leaves_room(shown: Signature, signature: Signature, names: Sequence[str]) -> bool:
+    """Tell whether no input that comes by its place gets into the parameter of the context."""
+    if _binds(signature, (), dict.fromkeys(names)):
+        return True
+    places = [None] if _wants_one(signature, names) else names
+    return _binds(shown, places, {_CONTEXT: None})
 
 
 def _by_name(
@@ -103,12 +161,12 @@ def _by_name(
         and signature.parameters[declared.name].default is Parameter.empty
     }
     if nones:
-        return lambda arrays: function(**{**nones, **arrays})
-    return lambda arrays: function(**arrays)
+        return lambda arrays, context: function(**{**nones, **arrays}, **context)
+    return lambda arrays, context: function(**arrays, **context)
 
 
 def _by_place(function: Callable[..., object], names: Sequence[str]) -> Call:
-    return lambda arrays: function(*map(arrays.get, names))
+    return lambda arrays, context: function(*map(arrays.get, names), **context)
 
 
 def _binds(

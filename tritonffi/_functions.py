@@ -24,14 +24,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi._call import check, encode, take_error
-from tritonffi._calling import caller
-from tritonffi._errors import InternalError, InvalidArgumentError, TritonError
+from tritonffi._calling import Calling, caller
+from tritonffi._errors import CancelledError, InternalError, InvalidArgumentError, TritonError
 from tritonffi._function_config import Declared, check_model_name, function_config
+from tritonffi._function_context import RunningBatch, read_context
 from tritonffi._native import ffi, lib
 from tritonffi._tensor import Array, check_shape, from_tensor, to_tensor
 
 if TYPE_CHECKING:
     from tritonffi._function_config import Declarations
+    from tritonffi._function_context import Context
     from tritonffi._native import CData
 
 Function: TypeAlias = Callable[..., object]
@@ -88,7 +90,7 @@ class FunctionModel:
         """
         made = function_config(name, inputs, outputs, max_batch_size, config)
         self.name = name
-        self._call = caller(function, made.inputs, f"model {name!r}")
+        self._calling = caller(function, made.inputs, f"model {name!r}")
         self._inputs = made.inputs
         self._outputs = {declared.name: declared for declared in made.outputs}
         self._output_names = [ffi.new("char[]", text.encode()) for text in self._outputs]
@@ -106,18 +108,25 @@ class FunctionModel:
         for index, declared in enumerate(made.inputs):
             specs[index].name = input_names[index]
             specs[index].dim_count = len(declared.shape) + self._is_batching
-        token = ffi.new("uint64_t *")
-        function = lib.tffi_function_new(
-            encode(name, "a model's name"),
-            specs,
-            len(input_names),
-            self._is_batching,
-            made.warm_up_calls,
-            token,
+        c_name = ffi.new("char[]", encode(name, "a model's name"))
+        spec = ffi.new(
+            "tffi_function_spec *",
+            {
+                "model_name": c_name,
+                "inputs": specs,
+                "warm_up_calls": made.warm_up_calls,
+                "input_count": len(input_names),
+                "worker_count": made.instances,
+                "batching": self._is_batching,
+                "stacking": self._is_batching,
+                "describing": self._calling.wants_context,
+            },
         )
-        if function == ffi.NULL:
+        token = ffi.new("uint64_t *")
+        native = lib.tffi_function_new(spec, token)
+        if native == ffi.NULL:
             raise MemoryError(f"model {name!r}: no memory for one more function model")
-        self._function: CData | None = function
+        self._function: CData | None = native
         self.token = int(token[0])
         self.config = made.with_token(self.token)
 
@@ -126,7 +135,10 @@ class FunctionModel:
         try:
             for number in range(self._worker_count):
                 worker = threading.Thread(
-                    target=self._work, name=f"tritonffi: {self.name} #{number}", daemon=True
+                    target=self._work,
+                    args=(number,),
+                    name=f"tritonffi: {self.name} #{number}",
+                    daemon=True,
                 )
                 with self._lock:
                     worker.start()
@@ -213,11 +225,11 @@ class FunctionModel:
         if self._is_closed and not self._workers and self._function is not None:
             lib.tffi_function_release(self._function)
             self._function = None
-            self._call = _gone
+            self._calling = Calling(_gone, wants_context=False)
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         """
-        Serve batches until there will be no more: what a worker thread does.
+        Serve the batches of one instance until there will be no more: what a worker thread does.
 
         The workers keep this object and the C function, and neither of these keeps the server.
         """
@@ -226,12 +238,12 @@ class FunctionModel:
             function = self._function
         batch = ffi.new("tffi_batch **")
         try:
-            while lib.tffi_function_next(function, -1, batch) == lib.TFFI_WAIT_READY:
+            while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
                 self._busy.add(me)
                 try:
                     # Whatever still comes out of there is a failure to tell of a failure.
                     with contextlib.suppress(BaseException):
-                        self._serve(batch[0])
+                        self._serve(batch[0], number)
                 finally:
                     lib.tffi_batch_release(batch[0])
                     self._busy.discard(me)
@@ -240,16 +252,17 @@ class FunctionModel:
                 self._workers.discard(me)
                 self._release_if_over()
 
-    def _serve(self, batch: CData) -> None:
+    def _serve(self, batch: CData, number: int) -> None:
         """
         Call the callable on a batch and answer it.
 
         Args:
             batch: A ``tffi_batch *`` that runs; it stays the caller's.
+            number: The worker's.
         """
         results = []
         try:
-            results.append(self._call(self._arrays(batch)))
+            results.append(self._result(batch, number))
         except BaseException as error:  # noqa: BLE001 -- SystemExit too is a failure of the call
             if batch.is_warm_up and self._warm_up_error is None:
                 self._warm_up_error = error
@@ -260,6 +273,18 @@ class FunctionModel:
             self._finish(batch, results.pop())
         except BaseException as error:  # noqa: BLE001 -- a result may run code of its own
             self._fail(batch, error, InternalError.code)
+
+    def _result(self, batch: CData, number: int) -> object:
+        """Call the callable."""
+        call, wants_context = self._calling
+        if not wants_context:
+            return call(self._arrays(batch), {})
+        running = RunningBatch(batch)
+        try:
+            context = read_context(batch, running, self.name, number)
+            return call(self._arrays(batch), {"context": context})
+        finally:
+            running.end()
 
     def _arrays(self, batch: CData) -> dict[str, Array]:
         """Make the arrays over the gathered inputs, which take the memory over from the batch."""
@@ -324,15 +349,16 @@ class FunctionModel:
         except Exception:  # noqa: BLE001 -- an exception that has no text is one all the same
             text = type(error).__name__
         message = f"model {self.name!r}: {text}"
+        level = logging.DEBUG if code == CancelledError.code else logging.ERROR
         try:
-            _logger.error("%s", message, exc_info=error)
+            _logger.log(level, "%s", message, exc_info=error)
         finally:
             _forget_arrays(error)
             c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
             lib.tffi_batch_fail(batch, code, c_message)
 
 
-def _gone(_arrays: dict[str, Array]) -> object:
+def _gone(_arrays: dict[str, Array], _context: dict[str, Context]) -> object:
     """Stand in for the callable after the end."""
     raise AssertionError
 

@@ -134,7 +134,7 @@ def read(
     parameters = {}
     for i in range(completion.parameter_count):
         parameter = completion.parameters[i]
-        parameters[string(parameter.name)] = _parameter_value(parameter)
+        parameters[string(parameter.name)] = parameter_value(parameter)
     return Response(
         outputs,
         model_name,
@@ -145,7 +145,8 @@ def read(
     )
 
 
-def _parameter_value(parameter: CData) -> ParameterValue:
+def parameter_value(parameter: CData) -> ParameterValue:
+    """Read a ``tffi_parameter``."""
     kind = ParameterType(parameter.type)
     if kind is ParameterType.STRING:
         return string(parameter.text)

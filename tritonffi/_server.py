@@ -360,7 +360,9 @@ class Server:
         Args:
             name: The model's name; it must not be one in a model repository.
             function: Called with one read-only ndarray for each input (object arrays of ``bytes``
-                for BYTES), by keyword. Where the model batches, the first axis is the whole batch.
+                for BYTES), by keyword if it takes the names, otherwise by place or all in one dict
+                (`tritonffi._calling` has the whole rule), and, if it has a parameter ``context``,
+                with a `Context`. Where the model batches, the first axis is the whole batch.
                 It returns a mapping of output name to array with as many rows. What it raises
                 becomes the error of exactly the requests of the batch.
             inputs: Data type and shape by name, ``{"a": ("FP32", [-1])}``, without the batch axis.
