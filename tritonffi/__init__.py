@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton Inference Server inside a Python process."""
 
+from tritonffi._asyncio import AsyncResponseStream
 from tritonffi._completion import Inference
 from tritonffi._enums import (
     InstanceGroupKind,
@@ -46,6 +47,7 @@ from tritonffi._stream import ResponseStream
 
 __all__ = [
     "AlreadyExistsError",
+    "AsyncResponseStream",
     "BatchStatistics",
     "CancelledError",
     "ClosedError",

@@ -155,7 +155,11 @@ class CompletionQueue:
         raise ClosedError("the server was closed meanwhile")
 
     def settle(self, deadline: float) -> bool:
-        """Wait until nothing is in flight; False when the deadline passed first."""
+        """Wait until nothing is in flight; False when the deadline passed first.
+
+        That may be tried again after `give_up`.
+        """
+        self.is_given_up = False
         while self.in_flight:
             for inference in list(self.in_flight.values()):
                 if inference.token:
@@ -373,6 +377,10 @@ class Inference:
             raise outcome
         return outcome
 
+    def is_done(self) -> bool:
+        """Return whether the last response has been delivered; without looking for it."""
+        return self.is_over
+
     def done(self) -> bool:
         """Return whether `result` would return or raise at once."""
         if not self.is_over:
@@ -391,6 +399,10 @@ class Inference:
         C: ``TRITONSERVER_InferenceRequestCancel``
         """
         return bool(lib.tffi_inference_cancel(self.token))
+
+    def orphan(self) -> None:
+        """Be given up, because those who waited are gone."""
+        self.cancel()
 
     def is_cancelled(self) -> bool:
         """Return whether `cancel` was called while it was in flight.

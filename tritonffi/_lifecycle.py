@@ -35,8 +35,10 @@ from tritonffi._log_settings import LogSettings, started_with
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Iterator
 
+    from tritonffi._asyncio import LoopQueue
     from tritonffi._functions import FunctionModel
     from tritonffi._native import CData
     from tritonffi._options import ServerOptions
@@ -60,6 +62,7 @@ class Lifecycle:
         native: The ``TRITONSERVER_Server *``; None: it takes no calls (any more).
         queue: Where completions of its inferences arrive.
         queues: Further ones: of event loops, of streams and the like. A dict for its atomic pop.
+        loops: Which of the further ones belongs to which event loop.
         options: As the user gave them.
         repository: A private model repository, for models that are loaded from a config alone.
         functions: Python callables that are loaded as models, by name.
@@ -73,6 +76,9 @@ class Lifecycle:
         self.native: CData = None
         self.queue = CompletionQueue()
         self.queues: dict[CompletionQueue, None] = {}
+        self.loops: weakref.WeakKeyDictionary[AbstractEventLoop, LoopQueue] = (
+            weakref.WeakKeyDictionary()
+        )
         self._sweeping = threading.Lock()
         self.options = options
         self.functions: dict[str, FunctionModel] = {}
@@ -184,6 +190,8 @@ class Lifecycle:
         try:
             for queue in [queue for queue in tuple(self.queues) if queue.is_left()]:
                 queue.drain()
+                for inference in list(queue.in_flight.values()):
+                    inference.orphan()
                 if not queue.in_flight:
                     self.release(queue)
         finally:

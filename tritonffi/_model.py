@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from tritonffi import _stream
+from tritonffi import _asyncio, _stream
 from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._completion import Inference
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from tritonffi._asyncio import AsyncResponseStream
     from tritonffi._call import JSON, CFunction
     from tritonffi._completion import CompletionQueue
     from tritonffi._lifecycle import Lifecycle
@@ -196,6 +197,52 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         return _stream.start(
+            lambda make, queue: self._start(make, queue, inputs, keywords),
+            self._lifecycle,
+            max_pending,
+        )
+
+    async def async_infer(
+        self, inputs: Inputs | Request, **keywords: Unpack[RequestKeywords]
+    ) -> Response:
+        """Run one inference and await it, in any event loop.
+
+        When the task is cancelled (also by ``asyncio.wait_for``), so is the request; its inputs
+        stay Triton's to read until the model has stopped.
+
+        Args:
+            inputs: Arrays by input name, or a `Request`.
+            keywords: See `Request`.
+
+        Returns:
+            The outputs by name; each array owns its memory.
+
+        Raises:
+            InvalidArgumentError: The inputs do not fit the model; nothing was submitted.
+            TypeError: An input is nothing that an array can be made of.
+            TritonError: Triton refused the request, or the model failed.
+            TimeoutError: ``timeout`` is up; the request was cancelled.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        return await _asyncio.infer(
+            lambda make, queue: self._start(make, queue, inputs, keywords), self._lifecycle
+        )
+
+    def async_stream(
+        self,
+        inputs: Inputs | Request,
+        *,
+        max_pending: int | None = None,
+        **keywords: Unpack[RequestKeywords],
+    ) -> AsyncResponseStream:
+        """Start one inference in the running event loop, and return its responses as they come.
+
+        `stream` says more; arguments and errors are the same.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        return _asyncio.stream(
             lambda make, queue: self._start(make, queue, inputs, keywords),
             self._lifecycle,
             max_pending,

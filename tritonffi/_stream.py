@@ -83,12 +83,20 @@ class Feed(Inference):
         """Wait for what is to be read next; None: there is nothing more."""
         while True:
             # In this order: the last outcome stands there before `is_over` is set.
-            is_last = self.is_over or self.is_abandoned
+            is_last = self.has_ended()
             outcome = self.take()
             if outcome is not None or is_last:
                 return outcome
             if not self.queue.wait(self, self._deadline):
                 self.check_deadline()
+
+    def has_ended(self) -> bool:
+        """Return whether no more outcomes will come than are here."""
+        return self.is_over or self.is_abandoned
+
+    def has_news(self) -> bool:
+        """Return whether there is something to read, or never will be."""
+        return bool(self.outcomes) or self.is_over or self.is_abandoned
 
     def abandon(self) -> None:
         """Cancel it and drop what is unread and what still comes. Harmless at any time."""

@@ -13,6 +13,14 @@ def add(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> dict[str, obj
     return {"sum": a + b}
 
 
+async def in_a_loop(model: tritonffi.Model) -> None:
+    """What is awaited."""
+    assert_type(await model.async_infer({"a": [1.0]}, timeout=1.5), tritonffi.Response)
+    async with model.async_stream({"a": [1.0]}, max_pending=3) as stream:
+        async for response in stream:
+            assert_type(response, tritonffi.Response)
+
+
 with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(server, tritonffi.Server)
     assert_type(server.is_ready(), bool)
