@@ -384,6 +384,7 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
 {
   struct TRITONSERVER_InferenceRequest *irequest = NULL;
   struct TRITONSERVER_ResponseAllocator *allocator = NULL;
+  struct TRITONSERVER_InferenceTrace *trace = NULL;
   *token = 0;
   struct TRITONSERVER_Error *error = tffi_allocator(&allocator);
   if (error == NULL) {
@@ -416,10 +417,13 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
   if (error == NULL) {
     error = TRITONSERVER_InferenceRequestSetResponseCallback(irequest, allocator, slot, response_complete_fn, slot);
   }
+  if (error == NULL && request->trace != NULL) {
+    error = tffi_trace_give(request->trace, &trace);
+  }
   if (error == NULL) {
     /* From here the callbacks may run, on this thread too, and the slot may be another inference's on return. */
     *token = slot->token;
-    error = TRITONSERVER_ServerInferAsync(server, irequest, NULL);
+    error = TRITONSERVER_ServerInferAsync(server, irequest, trace);
     if (error == NULL) {
       return NULL;
     }
@@ -433,6 +437,9 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
   }
   free(wanted);
   discard(TRITONSERVER_InferenceRequestDelete(irequest));
+  if (trace != NULL) {
+    tffi_trace_refused(request->trace);
+  }
   return error;
 }
 

@@ -118,6 +118,14 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion);
 /* The slot of a token, right or stale, or NULL for a number that never was one. */
 tffi_slot *tffi_slot_find(uint64_t token);
 
+/* trace.c: the trace becomes an inference's. An error where it is not the caller's any more. */
+struct TRITONSERVER_Error *tffi_trace_give(tffi_trace *trace, struct TRITONSERVER_InferenceTrace **native);
+/*
+ * The inference did not come about, and its request is deleted. Triton has released the trace if it had come as far as
+ * to look at it; where it had not, the trace is the caller's again.
+ */
+void tffi_trace_refused(tffi_trace *trace);
+
 /* inference.c: a completion without content; NULL where memory is out. */
 tffi_completion *tffi_completion_new(void);
 

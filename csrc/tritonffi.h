@@ -44,6 +44,7 @@ typedef struct {
   uint64_t queues;       /* open queues */
   uint64_t functions;    /* function models that Python or Triton holds */
   uint64_t batches;      /* batches of function models that Python or Triton holds */
+  uint64_t traces;       /* traces, their children too, that Python or Triton holds */
 } tffi_counters;
 
 void tffi_counters_read(tffi_counters *counters);
@@ -187,6 +188,13 @@ typedef struct {
 } tffi_piece;
 
 /*
+ * A trace for one inference; tritonffi_trace.h has its functions. Python has one reference, Triton one from a
+ * successful submission to the release callback. It lies in a family with the children that are made of it, by Triton
+ * for the steps of an ensemble or by tffi_trace_spawn, and the whole family is freed at once when nobody holds any.
+ */
+typedef struct tffi_trace tffi_trace;
+
+/*
  * What an inference asks for. All pointers are borrowed: names, shapes and texts for the call, input data and the
  * memory of `out` until the completion that says `done`.
  *
@@ -208,6 +216,7 @@ typedef struct {
   const tffi_tensor *out; /* name, data, byte_size and memory type of outputs into the caller's memory */
   const char *const *labelled; /* names of the outputs whose class labels are wanted */
   const tffi_parameter *parameters;
+  tffi_trace *trace; /* NULL: none. Triton's from the submission on, unless that fails before it is looked at */
   uint32_t input_count;
   uint32_t piece_count;
   uint32_t output_count;
@@ -455,5 +464,7 @@ struct TRITONSERVER_Error *tffi_handover_alloc_fn(struct TRITONSERVER_ResponseAl
 struct TRITONSERVER_Error *tffi_handover_release_fn(struct TRITONSERVER_ResponseAllocator *allocator, void *buffer,
                                                     void *buffer_userp, size_t byte_size,
                                                     TRITONSERVER_MemoryType memory_type, int64_t memory_type_id);
+
+#include "tritonffi_trace.h"
 
 #endif

@@ -40,6 +40,8 @@ NOT_CALLED = {
     "TRITONSERVER_InstanceGroupKindString": NAMES + "`InstanceGroupKind`",
     "TRITONSERVER_InferenceTraceLevelString": NAMES + "`TraceLevel`",
     "TRITONSERVER_InferenceTraceActivityString": NAMES + "`TraceActivity`",
+    "TRITONSERVER_InferenceTraceNew": RAW
+    + "`Trace` is made with TensorNew, which can do all that this can",
     "TRITONSERVER_MessageNewFromSerializedJson": RAW + "no other function takes a message",
     "TRITONSERVER_ResponseAllocatorDelete": RAW + "ours lives as long as the process",
     "TRITONSERVER_InferenceRequestRemoveInput": MADE_NEW,
@@ -132,6 +134,21 @@ OF_PYTHON = {
     "ModelStatistics.mean_batch_size": "a part of `ModelStatistics`",
     "Context": "read with Triton's backend API, which callables are behind",
     "ContextRequest": "likewise",
+    "Trace.close": "ends what Triton was never given",
+    "Trace.wait": "waits for the callbacks",
+    "Trace.is_complete": "what the callbacks have told",
+    "Trace.spans": "what the callbacks have told",
+    "Trace.timestamps": "what the callbacks have told",
+    "Trace.activities": "what the callbacks have told",
+    "Trace.tensors": "what the callbacks have told",
+    "Trace.children": "what the callbacks have told",
+    "Trace.dropped": "what the callbacks have told",
+    "Trace.to_chrome": "what the callbacks have told",
+    "TraceRecord": "what `Trace.record` returns",
+    "TraceEvent": "a part of `TraceRecord`",
+    "TraceSpan": "a part of `TraceRecord`",
+    "TraceTensor": "a part of `TraceRecord`",
+    "chrome_trace": "makes JSON of `TraceRecord`",
 }
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tritonffi import Model
 
-COUNTED = ("buffers", "inferences", "completions", "queues", "functions", "batches")
+COUNTED = ("buffers", "inferences", "completions", "queues", "functions", "batches", "traces")
 
 
 def counters() -> dict[str, int]:

@@ -29,7 +29,6 @@ PENDING = (
     "BufferAttributes",
     "Metric",
     "GetMetric",
-    "InferenceTrace",
     "InferenceRequestAddRawInput",
     "InferenceRequestAppendInputDataWith",
 )

@@ -12,6 +12,8 @@ from tritonffi._enums import (
     ModelTxnPropertyFlag,
     RateLimitMode,
     RequestFlag,
+    TraceActivity,
+    TraceLevel,
 )
 from tritonffi._errors import (
     AlreadyExistsError,
@@ -44,6 +46,8 @@ from tritonffi._statistics import (
     StatisticDuration,
 )
 from tritonffi._stream import ResponseStream
+from tritonffi._trace import Trace, chrome_trace
+from tritonffi._trace_record import TraceEvent, TraceRecord, TraceSpan, TraceTensor
 
 __all__ = [
     "AlreadyExistsError",
@@ -83,11 +87,19 @@ __all__ = [
     "ServerOptions",
     "ServerStatistics",
     "StatisticDuration",
+    "Trace",
+    "TraceActivity",
+    "TraceEvent",
+    "TraceLevel",
+    "TraceRecord",
+    "TraceSpan",
+    "TraceTensor",
     "TritonError",
     "UnavailableError",
     "UnknownError",
     "UnsupportedError",
     "__version__",
+    "chrome_trace",
     "is_log_enabled",
     "log_message",
     "log_settings",

@@ -21,6 +21,7 @@ from tritonffi._errors import InvalidArgumentError
 from tritonffi._native import ffi, lib
 from tritonffi._output import Wanted
 from tritonffi._tensor import to_tensor
+from tritonffi._trace import Trace
 
 if TYPE_CHECKING:
     from tritonffi._completion import Inference
@@ -51,6 +52,7 @@ class RequestKeywords(TypedDict, total=False):
     correlation_id: int | str
     sequence_start: bool
     sequence_end: bool
+    trace: Trace | None
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Request:
         correlation_id: The sequence that the request belongs to, for models with state.
         sequence_start: Whether it is the first of its sequence.
         sequence_end: Whether it is the last of its sequence.
+        trace: Records where the time goes. It serves one inference, so the request does too.
 
     C: ``TRITONSERVER_InferenceRequest`` (made new for every inference)
     """
@@ -93,6 +96,7 @@ class Request:
     correlation_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
+    trace: Trace | None = None
 
     def __post_init__(self) -> None:
         """Refuse wrong types and values before anything is made of them."""
@@ -119,6 +123,12 @@ class Request:
         for name in ("sequence_start", "sequence_end"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be a bool, not {getattr(self, name)!r}")
+        _check_trace(self.trace)
+
+
+def _check_trace(trace: object) -> None:
+    if trace is not None and not isinstance(trace, Trace):
+        raise TypeError(f"trace must be a Trace, not {type(trace).__name__}")
 
 
 def _check_mapping(value: object, what: str) -> None:
@@ -290,6 +300,7 @@ class Template:
             wanted = Wanted.of(spec, request.out, request.labels, request.outputs)
             keep.append(wanted.describe(native))
             inference.wanted = wanted
+        native.trace = ffi.NULL if request.trace is None else request.trace.native
         if request.outputs:
             names = ffi.new(
                 "const char *[]", [text(name, "an output name") for name in request.outputs]
@@ -306,7 +317,7 @@ class Template:
 
     def _clear_extra(self) -> None:
         native = self._request
-        native.request_id = native.correlation_text = ffi.NULL
+        native.request_id = native.correlation_text = native.trace = ffi.NULL
         native.correlation_id = native.priority = native.timeout_us = native.flags = 0
         native.output_count = native.parameter_count = 0
         native.out_count = native.labelled_count = 0

@@ -49,6 +49,8 @@ static Error *knobs_set(struct knobs *knobs, const char *key, const char *text)
     snprintf(knobs->error_text, TEXT_SIZE, "%s", text);
   else if (strcmp(key, "init_error") == 0)
     snprintf(knobs->init_error, TEXT_SIZE, "%s", text);
+  else if (strcmp(key, "activity") == 0)
+    snprintf(knobs->activity, TEXT_SIZE, "%s", text);
   else if (strcmp(key, "count") == 0)
     knobs->count = atoi(text);
   else if (strcmp(key, "error_at") == 0)

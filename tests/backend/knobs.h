@@ -22,6 +22,8 @@
  *   ignore_cancel  true: a cancelled request is served; by default it ends with CANCELLED
  *   report         true: what the request says of itself comes back as parameters of the response:
  *                  id, correlation_id, flags, timeout_us
+ *   activity       the name of an activity that is added to the request's trace, if it has one; then
+ *                  the trace's context comes back as the parameter trace_context
  *
  * Of the model only: init_error is the text with which it fails to load; init_hold and
  * finalize_hold (true) stop at the gate while it loads and unloads.
@@ -54,6 +56,7 @@ struct knobs {
   bool finalize_hold;
   char init_error[TEXT_SIZE];
   char error_text[TEXT_SIZE];
+  char activity[TEXT_SIZE];
 };
 
 #define TRY(call)                                                                                  \

@@ -23,6 +23,10 @@
 #include <string.h>
 #include <time.h>
 
+/* Of the backend API, and of no use to the extension. */
+Error *TRITONBACKEND_RequestTrace(struct TRITONBACKEND_Request *request,
+                                  struct TRITONSERVER_InferenceTrace **trace);
+
 /* The state of a model: made in ModelInitialize, freed in ModelFinalize. */
 struct model {
   struct knobs knobs;
@@ -186,6 +190,18 @@ static Error *report_request(struct task *task, struct TRITONBACKEND_Response *r
   return TRITONBACKEND_ResponseSetIntParameter(response, "timeout_us", (int64_t)number);
 }
 
+static Error *report_activity(struct task *task, struct TRITONBACKEND_Response *response)
+{
+  struct TRITONSERVER_InferenceTrace *trace = NULL;
+  const char *context = NULL;
+  TRY(TRITONBACKEND_RequestTrace(task->request, &trace));
+  if (trace == NULL)
+    return NULL;
+  TRY(TRITONSERVER_InferenceTraceReportActivity(trace, now_ns(), task->knobs.activity));
+  TRY(TRITONSERVER_InferenceTraceContext(trace, &context));
+  return TRITONBACKEND_ResponseSetStringParameter(response, "trace_context", context);
+}
+
 /* Serving a request: its responses and its release, in the order and at the moments asked for. */
 
 static bool task_is_cancelled(void *userp)
@@ -214,6 +230,8 @@ static Error *make_response(struct task *task, int number, struct TRITONBACKEND_
   TRY(echo_parameters(task, *response));
   if (knobs->report)
     TRY(report_request(task, *response));
+  if (knobs->activity[0] != '\0')
+    TRY(report_activity(task, *response));
   return knobs->mode == MODE_NO_OUTPUT ? NULL : fill_outputs(task, number, *response);
 }
 
