@@ -250,6 +250,10 @@ struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(struct TRITONBACKE
   if (instance->is_warming_up) {
     instance->warm_up_calls--;
   }
-  tffi_batches_run(instance->function, tffi_batches_gather(instance, requests, request_count));
+  tffi_function *function = instance->function;
+  __atomic_add_fetch(&function->executing, 1, __ATOMIC_RELAXED);
+  tffi_batches_run(function, tffi_batches_gather(instance, requests, request_count));
+  /* The model, which holds the function, outlives its instance's thread. */
+  __atomic_sub_fetch(&function->executing, 1, __ATOMIC_RELEASE);
   return NULL;
 }

@@ -61,6 +61,7 @@ struct tffi_function {
   worker_queue *queues; /* one for each worker */
   function_batch *live; /* queued, running or being answered */
   uint32_t instances;   /* made so far, over all models of this function */
+  uint32_t executing;   /* calls of Execute that have not returned; atomic */
   uint32_t models;      /* Triton's models of this function: one, two while a reload overlaps */
   bool loaded;
   bool closing;

@@ -261,6 +261,11 @@ tffi_wait tffi_function_next(tffi_function *function, uint32_t worker, int64_t t
   return result;
 }
 
+uint32_t tffi_function_executing(const tffi_function *function)
+{
+  return __atomic_load_n(&function->executing, __ATOMIC_ACQUIRE);
+}
+
 void tffi_function_close(tffi_function *function)
 {
   pthread_mutex_lock(&function->lock);

@@ -430,6 +430,18 @@ void tffi_inference_consume(uint64_t token)
   }
 }
 
+bool tffi_inference_is_over(uint64_t token)
+{
+  tffi_queue *queue = NULL;
+  const tffi_slot *slot = lock_slot(token, &queue);
+  if (slot == NULL) {
+    return true;
+  }
+  const bool over = slot->done;
+  pthread_mutex_unlock(&queue->lock);
+  return over;
+}
+
 void tffi_queue_release(tffi_queue *queue)
 {
   pthread_mutex_lock(&queue->lock);

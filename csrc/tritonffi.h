@@ -236,6 +236,8 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
                                                  tffi_queue *queue, uint64_t *token);
 /* Waits for completions of this inference and takes them. */
 tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completion **completions);
+/* Whether Triton is through with it: its last completion is there, taken or not. */
+bool tffi_inference_is_over(uint64_t token);
 /* Asks Triton to give the inference up; its completions come all the same. False: it is over already. */
 bool tffi_inference_cancel(uint64_t token);
 /* Whether tffi_inference_cancel was called while it was in flight; false for a stale token. */
@@ -399,6 +401,9 @@ struct TRITONSERVER_Error *tffi_function_set_loaded(tffi_function *function);
  * end. TFFI_WAIT_GONE: there will be none, the worker may leave.
  */
 tffi_wait tffi_function_next(tffi_function *function, uint32_t worker, int64_t timeout_ns, tffi_batch **batch);
+
+/* How many of its instances are in the middle of a call, as Triton sees it. */
+uint32_t tffi_function_executing(const tffi_function *function);
 
 /* No new model may use the function, and its workers leave as soon as Triton has let the present one go. */
 void tffi_function_close(tffi_function *function);

@@ -50,6 +50,7 @@ ORDER = [
     "_function_context",
     "_calling",
     "_functions",
+    "_rest",
     "capi",
     "_lifecycle",
     "_model",
@@ -72,6 +73,8 @@ OWNERS = {
     "TRITONSERVER_ServerOptionsNew": ["_lifecycle", "_log"],
     "TRITONSERVER_ServerOptionsDelete": ["_lifecycle", "_log"],
     "TRITONSERVER_ServerOptions": ["_options"],
+    # Requests are made and submitted in csrc/inference.c; these are never submitted.
+    "TRITONSERVER_InferenceRequest": ["_rest"],
     "TRITONSERVER_ServerNew": ["_lifecycle"],
     "TRITONSERVER_ServerDelete": ["_lifecycle"],
     "TRITONSERVER_ServerStop": ["_lifecycle"],

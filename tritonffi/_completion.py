@@ -387,6 +387,10 @@ class Inference:
             self.queue.wait(self, time.monotonic())
         return self.is_over
 
+    def is_through(self) -> bool:
+        """Return whether Triton is through with it, also where nobody has taken that news yet."""
+        return self.is_over or (self.token != 0 and bool(lib.tffi_inference_is_over(self.token)))
+
     def cancel(self) -> bool:
         """Ask Triton to give the inference up.
 

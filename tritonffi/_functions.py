@@ -194,6 +194,12 @@ class FunctionModel:
             self._is_abandoned = True
             return int(lib.tffi_function_abandon(self._function))
 
+    def is_executing(self) -> bool:
+        """Return whether an instance of the model is in the middle of a call, as Triton sees it."""
+        with self._lock:
+            function = self._function
+            return function is not None and lib.tffi_function_executing(function) > 0
+
     def close(self, timeout: float = _JOIN_TIMEOUT) -> bool:
         """
         Have the workers leave, which they do as soon as Triton has let the model go.

@@ -33,12 +33,14 @@ from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
 from tritonffi._library import Library, assemble_backends
 from tritonffi._log_settings import LogSettings, started_with
 from tritonffi._native import ffi, lib
+from tritonffi._rest import held
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Iterator
 
     from tritonffi._asyncio import LoopQueue
+    from tritonffi._completion import Inference
     from tritonffi._functions import FunctionModel
     from tritonffi._native import CData
     from tritonffi._options import ServerOptions
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tritonffi")
 
 # States of the model index in which a model still keeps the server busy.
-_ALIVE = ("READY", "LOADING", "UNLOADING")
+_READY = "READY"
+_ALIVE = (_READY, "LOADING", "UNLOADING")
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
 # A model is called unloaded a moment before Triton's own thread is through with the server's maps.
@@ -248,6 +251,32 @@ class Lifecycle:
             time.sleep(_POLL_S)
         return True
 
+    @contextmanager
+    def letting_go(self, handle: CData, names: set[str], patience: float) -> Iterator[None]:
+        """Hold models while Triton is told to let them go; `_rest` says why.
+
+        Args:
+            handle: The server's.
+            names: Of the models.
+            patience: Seconds to wait for their requests after Triton was told.
+        """
+        versions = [
+            (entry["name"], int(entry["version"]))
+            for entry in self.index(handle)
+            if entry["name"] in names and entry.get("state") == _READY
+        ]
+        versions += [(name, -1) for name in names & self.hidden]
+        functions = [self.functions[name] for name in names if name in self.functions]
+        with held(handle, versions, self._inferences, functions, patience):
+            yield
+
+    def _inferences(self) -> list[Inference]:
+        return [
+            inference
+            for queue in (self.queue, *tuple(self.queues))
+            for inference in list(queue.in_flight.values())
+        ]
+
     def close(self, timeout: float | None = None) -> None:
         """Refuse new work, cancel and drain what is in flight, unload, stop.
 
@@ -319,9 +348,12 @@ class Lifecycle:
     def _unload_all(self, handle: CData, deadline: float) -> None:
         loaded = self.loaded(handle) | self.hidden
         # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
-        for name in sorted(loaded, key=lambda name: (not self._is_ensemble(handle, name), name)):
-            with suppress(TritonError):
-                check(lib.TRITONSERVER_ServerUnloadModel(handle, name.encode()), f"model {name!r}")
+        in_order = sorted(loaded, key=lambda name: (not self._is_ensemble(handle, name), name))
+        with self.letting_go(handle, loaded, deadline - time.monotonic()):
+            for name in in_order:
+                error = lib.TRITONSERVER_ServerUnloadModel(handle, name.encode())
+                if error:
+                    logger.debug("%s", take_error(error, f"model {name!r}"))
         self.wait_unloaded(handle, None, deadline)
 
     def _is_ensemble(self, handle: CData, name: str) -> bool:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Content: TypeAlias = "bytes | bytearray | memoryview"
 
+# How long a load waits for requests at work in the model that it replaced.
+_REPLACED_S = 0.25
+
 
 def load(
     lifecycle: Lifecycle,
@@ -139,7 +142,12 @@ def load_with(
 
     mark = _log.capture.mark()
     try:
-        interruptible(call, f"loading {context}", timeout=timeout)
+        # A load lets the model go that had the name, and its calls may take longer than this one.
+        with (
+            lifecycle.use() as handle,
+            lifecycle.letting_go(handle, {name}, _REPLACED_S),
+        ):
+            interruptible(call, f"loading {context}", timeout=timeout)
     except TritonError as error:
         _log.add_log(error, _log.capture.since(mark), name)
         raise
@@ -166,10 +174,12 @@ def unload(lifecycle: Lifecycle, name: str, *, dependents: bool, timeout: float 
             )
             check(unload_model(server, native_name), context)
 
-    interruptible(call, f"unloading {context}", timeout=timeout)
-    lifecycle.epoch += 1
-    lifecycle.hidden.discard(name)
     with lifecycle.use() as server:
+        names = lifecycle.loaded(server) if dependents else {name}
+        with lifecycle.letting_go(server, names, deadline - time.monotonic()):
+            interruptible(call, f"unloading {context}", timeout=timeout)
+            lifecycle.epoch += 1
+        lifecycle.hidden.discard(name)
         if not lifecycle.wait_unloaded(server, {name}, deadline):
             raise TimeoutError(f"{context}: still not unloaded after {timeout:g} seconds")
     function = lifecycle.functions.pop(name, None)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models are let go only when Triton's threads are at rest, or Triton crashes on a busy machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tritonffi import _rest
+
+# In a process of its own, because what is tested for is a crash.
+LOOP = """
+import tritonffi
+tensor = ("FP32", [4])
+warm_up = [{"name": "w", "batch_size": 1, "inputs": {
+    "x": {"data_type": "TYPE_FP32", "dims": [4], "zero_data": True}}}]
+with tritonffi.Server(REPOSITORY, backend_directory=BACKENDS, startup_models=["echo"]) as server:
+    for i in range(20):
+        load = lambda f, config={}: server.load_function(
+            "f", f, inputs={"x": tensor}, outputs={"y": tensor}, max_batch_size=4, config=config)
+        load(lambda x: x).infer({"x": [[1.0, 2.0, 3.0, 4.0]]})
+        if i % 2:
+            server.unload("f")
+        try:
+            load(lambda x: 1 / 0, {"model_warmup": warm_up})
+        except ZeroDivisionError:
+            pass
+        server.model("echo").infer({"INPUT0": [1.0]})
+        server.unload("echo")
+        server.load("echo")
+print("through")
+"""
+
+
+def test_unloads_right_after_an_inference_survive_a_busy_machine(
+    library, repository, backend_directory, tmp_path
+):
+    """Unload, reload, failed warm-up and close while twice as many processes run as cores are."""
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * len(os.sched_getaffinity(0)))
+    ]
+    try:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"REPOSITORY = {str(repository)!r}; BACKENDS = {str(backend_directory)!r}\n{LOOP}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"TRITONFFI_LIBRARY": str(library.path)},
+            cwd=tmp_path,
+        )
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "through\n", "")
+
+
+def test_a_model_is_held_until_its_requests_are_over(server, gate):
+    """The pin goes after them, and a request of another model is not waited for as long."""
+    lifecycle = server._lifecycle
+    inference = server.model("echo").submit({"INPUT0": [1.0]}, parameters={"hold": "start"})
+    gate.wait()
+    began = time.monotonic()
+    with lifecycle.use() as handle, lifecycle.letting_go(handle, {"echo"}, 0.1):
+        pass
+    assert time.monotonic() - began >= 0.1
+    assert not inference.is_through()
+    gate.release()
+    with lifecycle.use() as handle, lifecycle.letting_go(handle, {"echo"}, 30):
+        pass
+    assert inference.is_through()
+    assert inference.result()["OUTPUT0"].tolist() == [1.0]
+
+
+def test_nothing_is_held_of_a_model_that_is_not_there(server):
+    """There is nothing to let go, so nothing is waited for."""
+    lifecycle = server._lifecycle
+    with lifecycle.use() as handle, lifecycle.letting_go(handle, {"nope"}, 30):
+        pass
+
+
+def test_the_state_of_threads_is_read_whatever_their_names():
+    """A thread's name may hold parentheses and spaces."""
+    assert _rest._state(b"12 (a) R (b) S 1 2") == b"S"
+    assert _rest._state(Path("/proc/self/stat").read_bytes()) == b"R"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_unload_is_still_quick(server, echo, count):
+    """Holding costs milliseconds."""
+    for _ in range(count):
+        echo.infer({"INPUT0": np.ones(4, np.float32)})
+    began = time.monotonic()
+    server.unload("echo")
+    took = time.monotonic() - began
+    server.load("echo")
+    assert took < 0.3

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models are let go only when Triton's threads are at rest.
+
+Triton destroys a model on another thread as soon as the last reference to it is dropped, often that
+of its last request. Destroying an instance reads a list of the instance's own thread, which that
+thread still writes to for some microseconds after it has answered, without a lock
+(``TritonBackendThread`` in core's ``backend_model_instance.cc``). On a busy machine an unload, a
+reload or a close right after an inference, a load or a warm-up is a crash.
+
+So whoever makes Triton let a model go holds one reference more: a request that is never submitted
+pins its model. It is deleted when what was in flight is over and the threads have gone to sleep.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritonffi._call import encode, take_error
+from tritonffi._native import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from tritonffi._completion import Inference
+    from tritonffi._functions import FunctionModel
+    from tritonffi._native import CData
+
+# What inferences of other models may have asked of this one: those of ensembles, above all.
+_OTHERS_S = 1.0
+# Threads that are not Triton's, of a library for linear algebra say, may never rest.
+_REST_S = 0.05
+_POLL_S = 0.0005
+
+
+@contextmanager
+def held(
+    handle: CData,
+    versions: Iterable[tuple[str, int]],
+    inferences: Callable[[], list[Inference]],
+    functions: Collection[FunctionModel],
+    patience: float,
+) -> Iterator[None]:
+    """Hold models while Triton is told to let them go, and until that is safe.
+
+    Args:
+        handle: The open ``TRITONSERVER_Server *``.
+        versions: Names and versions; those that are not loaded are passed over.
+        inferences: Returns what is in flight.
+        functions: Callables behind these models.
+        patience: Seconds after Triton was told, after which they are let go in any case.
+
+    C: ``TRITONSERVER_InferenceRequestNew``, ``TRITONSERVER_InferenceRequestDelete``
+    """
+    versions = list(versions)
+    pins = []
+    try:
+        for name, version in versions:
+            pin = ffi.new("struct TRITONSERVER_InferenceRequest **")
+            error = lib.TRITONSERVER_InferenceRequestNew(
+                pin, handle, encode(name, "a model name"), version
+            )
+            if error:
+                take_error(error)
+            else:
+                pins.append(pin[0])
+        yield
+        if pins:
+            deadline = time.monotonic() + patience
+            _wait_over({name for name, _ in versions}, inferences(), functions, deadline)
+            _wait_rest()
+    finally:
+        for pin in pins:
+            error = lib.TRITONSERVER_InferenceRequestDelete(pin)
+            if error:
+                take_error(error)
+
+
+def _wait_over(
+    names: set[str],
+    inferences: list[Inference],
+    functions: Iterable[FunctionModel],
+    deadline: float,
+) -> None:
+    """Wait until Triton is through with inferences; with those of other models not for long.
+
+    Their completions are left to whoever waits for them.
+    """
+    others = min(deadline, time.monotonic() + _OTHERS_S)
+    for inference in inferences:
+        until = deadline if inference.model_name in names else others
+        while not inference.is_through() and time.monotonic() < until:
+            time.sleep(_POLL_S)
+    while any(function.is_executing() for function in functions) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def _wait_rest() -> None:
+    """Wait until no thread runs but Python's."""
+    until = time.monotonic() + _REST_S
+    while not _is_at_rest() and time.monotonic() < until:
+        time.sleep(_POLL_S)
+
+
+def _is_at_rest() -> bool:
+    pythons = {thread.native_id for thread in threading.enumerate()}
+    with os.scandir("/proc/self/task") as tasks:
+        for task in tasks:
+            if int(task.name) in pythons:
+                continue
+            try:
+                text = Path(task.path, "stat").read_bytes()
+            except OSError:
+                continue  # it has ended
+            if _state(text) == b"R":
+                return False
+    return True
+
+
+def _state(text: bytes) -> bytes:
+    """Read a thread's state. It follows the name, which stands in parentheses and may hold any."""
+    place = text.rindex(b")") + 2
+    return text[place : place + 1]
