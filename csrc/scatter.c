@@ -147,9 +147,10 @@ static struct TRITONSERVER_Error *cut_output(const function_batch *batch, const 
 }
 
 /* The cuts of all outputs, in one block that the caller frees. */
-static struct TRITONSERVER_Error *cut_outputs(const function_batch *batch, const tffi_tensor *outputs, uint32_t count,
-                                              cut **cuts)
+static struct TRITONSERVER_Error *cut_outputs(const function_batch *batch, const tffi_result *result, cut **cuts)
 {
+  const tffi_tensor *outputs = result->outputs;
+  const uint32_t count = result->output_count;
   const size_t offset_count = (size_t)batch->shown.request_count + 1;
   size_t numbers = 0;
   for (uint32_t i = 0; i < count; i++) {
@@ -201,13 +202,50 @@ static struct TRITONSERVER_Error *add_output(const function_batch *batch, uint32
   return NULL;
 }
 
-/* The response to one request, with its rows of the outputs that it asked for. */
-static struct TRITONSERVER_Error *fill_response(const function_batch *batch, uint32_t index,
-                                                const tffi_tensor *outputs, uint32_t output_count, const cut *cuts)
+static struct TRITONSERVER_Error *add_parameter(struct TRITONBACKEND_Response *to, const tffi_parameter *parameter)
+{
+  switch (parameter->type) {
+    case TRITONSERVER_PARAMETER_STRING:
+      return TRITONBACKEND_ResponseSetStringParameter(to, parameter->name, parameter->text);
+    case TRITONSERVER_PARAMETER_INT:
+      return TRITONBACKEND_ResponseSetIntParameter(to, parameter->name, parameter->integer);
+    case TRITONSERVER_PARAMETER_BOOL:
+      return TRITONBACKEND_ResponseSetBoolParameter(to, parameter->name, parameter->integer != 0);
+    case TRITONSERVER_PARAMETER_DOUBLE:
+      return TRITONBACKEND_ResponseSetDoubleParameter(to, parameter->name, parameter->real);
+    case TRITONSERVER_PARAMETER_BYTES:
+    default:
+      return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "a response parameter is text, int, bool or double");
+  }
+}
+
+static struct TRITONSERVER_Error *add_parameters(const function_batch *batch, uint32_t index,
+                                                 const tffi_result *result)
+{
+  struct TRITONSERVER_Error *error = NULL;
+  if (result->parameter_counts == NULL) {
+    return NULL;
+  }
+  const tffi_parameter *parameter = result->parameters;
+  for (uint32_t i = 0; i < index; i++) {
+    parameter += result->parameter_counts[i];
+  }
+  for (uint32_t i = 0; i < result->parameter_counts[index] && error == NULL; i++) {
+    error = add_parameter(batch->responses[index], &parameter[i]);
+  }
+  return error;
+}
+
+/* The response to one request: its parameters, and its rows of the outputs that it asked for. */
+static struct TRITONSERVER_Error *fill_response(const function_batch *batch, uint32_t index, const tffi_result *result,
+                                                const cut *cuts)
 {
   struct TRITONBACKEND_Request *request = batch->requests[index];
   uint32_t wanted = 0;
-  struct TRITONSERVER_Error *error = TRITONBACKEND_RequestOutputCount(request, &wanted);
+  struct TRITONSERVER_Error *error = add_parameters(batch, index, result);
+  if (error == NULL) {
+    error = TRITONBACKEND_RequestOutputCount(request, &wanted);
+  }
   for (uint32_t i = 0; i < wanted && error == NULL; i++) {
     const char *name = NULL;
     uint32_t at = 0;
@@ -215,17 +253,17 @@ static struct TRITONSERVER_Error *fill_response(const function_batch *batch, uin
     if (error != NULL) {
       break;
     }
-    while (at < output_count && strcmp(outputs[at].name, name) != 0) {
+    while (at < result->output_count && strcmp(result->outputs[at].name, name) != 0) {
       at++;
     }
-    error = at == output_count ? output_error(batch, name, "the function did not return it")
-                               : add_output(batch, index, &outputs[at], &cuts[at]);
+    error = at == result->output_count ? output_error(batch, name, "the function did not return it")
+                                       : add_output(batch, index, &result->outputs[at], &cuts[at]);
   }
   return error;
 }
 
 /* Answers a claimed batch. One request that fails, for want of memory say, does not touch the others. */
-static void answer(function_batch *batch, const tffi_tensor *outputs, uint32_t output_count, const cut *cuts,
+static void answer(function_batch *batch, const tffi_result *result, const cut *cuts,
                    struct TRITONSERVER_Error **errors)
 {
   const uint32_t count = batch->shown.request_count;
@@ -234,7 +272,7 @@ static void answer(function_batch *batch, const tffi_tensor *outputs, uint32_t o
     batch->responses[i] = NULL;
     errors[i] = TRITONBACKEND_ResponseNew(&batch->responses[i], batch->requests[i]);
     if (errors[i] == NULL) {
-      errors[i] = fill_response(batch, i, outputs, output_count, cuts);
+      errors[i] = fill_response(batch, i, result, cuts);
     }
   }
   at.exec_end = tffi_now_ns();
@@ -266,17 +304,17 @@ static void answer(function_batch *batch, const tffi_tensor *outputs, uint32_t o
   }
 }
 
-struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *shown, const tffi_tensor *outputs, uint32_t output_count)
+struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *shown, const tffi_result *result)
 {
   function_batch *batch = (function_batch *)shown;
   cut *cuts = NULL;
-  struct TRITONSERVER_Error *error = cut_outputs(batch, outputs, output_count, &cuts);
+  struct TRITONSERVER_Error *error = cut_outputs(batch, result, &cuts);
   struct TRITONSERVER_Error **errors = calloc((size_t)shown->request_count + 1, sizeof(struct TRITONSERVER_Error *));
   if (error == NULL && errors == NULL) {
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory to answer the batch");
   }
   if (error == NULL && tffi_batch_claim(batch)) {
-    answer(batch, outputs, output_count, cuts, errors);
+    answer(batch, result, cuts, errors);
     tffi_batch_settle(batch);
   }
   free(errors);

@@ -415,11 +415,21 @@ void tffi_function_close(tffi_function *function);
 uint32_t tffi_function_abandon(tffi_function *function);
 
 /*
- * Answers the batch: one tensor per output over all rows, of which each request gets its own rows of the outputs that
- * it asked for. An error means that the outputs do not fit the batch and nothing was sent: tffi_batch_fail must follow.
- * On an abandoned batch nothing happens.
+ * What a callable answers. Each output is one tensor over all rows. The parameters of the responses stand one after
+ * the other, those for the first request first.
  */
-struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *batch, const tffi_tensor *outputs, uint32_t output_count);
+typedef struct {
+  const tffi_tensor *outputs;
+  const tffi_parameter *parameters;
+  const uint32_t *parameter_counts; /* of each request; NULL: none have any */
+  uint32_t output_count;
+} tffi_result;
+
+/*
+ * Answers the batch: each request gets its own rows of the outputs that it asked for. An error means that the outputs
+ * do not fit the batch and nothing was sent: tffi_batch_fail must follow. On an abandoned batch nothing happens.
+ */
+struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *batch, const tffi_result *result);
 /*
  * Whether nobody waits any more for the answer to the request of this number: it was cancelled, or the batch
  * abandoned. False once the batch is answered.

@@ -134,6 +134,7 @@ OF_PYTHON = {
     "ModelStatistics.mean_batch_size": "a part of `ModelStatistics`",
     "Context": "read with Triton's backend API, which callables are behind",
     "ContextRequest": "likewise",
+    "Result": "likewise",
     "Trace.close": "ends what Triton was never given",
     "Trace.wait": "waits for the callbacks",
     "Trace.is_complete": "what the callbacks have told",

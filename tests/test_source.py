@@ -48,6 +48,7 @@ ORDER = [
     "_asyncio",
     "_function_config",
     "_function_context",
+    "_function_results",
     "_calling",
     "_functions",
     "_rest",

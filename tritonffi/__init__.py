@@ -30,6 +30,7 @@ from tritonffi._errors import (
     UnsupportedError,
 )
 from tritonffi._function_context import Context, ContextRequest
+from tritonffi._function_results import Result
 from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
 from tritonffi._model import Model
 from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
@@ -83,6 +84,7 @@ __all__ = [
     "Response",
     "ResponseStatistics",
     "ResponseStream",
+    "Result",
     "Server",
     "ServerOptions",
     "ServerStatistics",

@@ -9,8 +9,7 @@ gathered memory, which is the batch's own and lives as long as any array over it
 results back to C, where each request gets its rows. A failure is the answer to exactly the requests
 of its batch; the worker goes on.
 
-The callable returns a mapping of output names to whatever `to_tensor` takes; for a single output
-the value by itself will do. What it is called with is told in `_calling`.
+What the callable is called with is told in `_calling`, what it may return in `_function_results`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi._call import check, encode, take_error
 from tritonffi._calling import Calling, caller
-from tritonffi._errors import CancelledError, InternalError, InvalidArgumentError, TritonError
-from tritonffi._function_config import Declared, check_model_name, function_config
+from tritonffi._errors import CancelledError, InternalError, TritonError
+from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_context import RunningBatch, read_context
+from tritonffi._function_results import ResultWriter
 from tritonffi._native import ffi, lib
-from tritonffi._tensor import Array, check_shape, from_tensor, to_tensor
+from tritonffi._tensor import Array, from_tensor
 
 if TYPE_CHECKING:
     from tritonffi._function_config import Declarations
@@ -67,6 +67,7 @@ class FunctionModel:
         outputs: Declarations,
         *,
         max_batch_size: int = 0,
+        batch: bool = True,
         config: Mapping[str, object] | None = None,
     ) -> None:
         """
@@ -78,8 +79,9 @@ class FunctionModel:
             inputs: Name to data type, such as "FP32", and dimensions without the batch axis; -1 is
                 any size.
             outputs: Likewise.
-            max_batch_size: 0: each request is a call of its own. Otherwise requests are stacked
-                along a first axis, of up to so many rows.
+            max_batch_size: 0: each request is a call of its own. Otherwise arrays have a first axis
+                of up to so many rows, along which requests are stacked.
+            batch: False: no stacking, each request is a call of its own, with its rows.
             config: Whatever else the model config shall hold. Entries of `input` and `output` are
                 merged into the declared ones of their names.
 
@@ -88,13 +90,13 @@ class FunctionModel:
             InvalidArgumentError: A name, data type, dimension or part of the config is impossible.
             UnsupportedError: The config, or the kind of callable, is not supported.
         """
+        if not isinstance(batch, bool):
+            raise TypeError(f"model {name!r}: batch must be a bool, not {type(batch).__name__}")
         made = function_config(name, inputs, outputs, max_batch_size, config)
         self.name = name
         self._calling = caller(function, made.inputs, f"model {name!r}")
         self._inputs = made.inputs
-        self._outputs = {declared.name: declared for declared in made.outputs}
-        self._output_names = [ffi.new("char[]", text.encode()) for text in self._outputs]
-        self._is_batching = made.is_batching
+        self._writer = ResultWriter(made.outputs, is_batching=made.is_batching)
         self._worker_count = made.instances
         self._workers: set[threading.Thread] = set()
         self._busy: set[threading.Thread] = set()
@@ -107,7 +109,7 @@ class FunctionModel:
         specs = ffi.new("tffi_tensor[]", len(input_names))
         for index, declared in enumerate(made.inputs):
             specs[index].name = input_names[index]
-            specs[index].dim_count = len(declared.shape) + self._is_batching
+            specs[index].dim_count = len(declared.shape) + made.is_batching
         c_name = ffi.new("char[]", encode(name, "a model's name"))
         spec = ffi.new(
             "tffi_function_spec *",
@@ -117,8 +119,8 @@ class FunctionModel:
                 "warm_up_calls": made.warm_up_calls,
                 "input_count": len(input_names),
                 "worker_count": made.instances,
-                "batching": self._is_batching,
-                "stacking": self._is_batching,
+                "batching": made.is_batching,
+                "stacking": made.is_batching and batch,
                 "describing": self._calling.wants_context,
             },
         )
@@ -309,44 +311,11 @@ class FunctionModel:
             )
         return arrays
 
-    def _finish(self, batch: CData, result: object) -> None:
+    def _finish(self, batch: CData, value: object) -> None:
         """Check the results and have C send them."""
-        values = self._values(result)
-        rows = batch.row_count if self._is_batching else None
-        tensors = ffi.new("tffi_tensor[]", len(self._outputs))
-        held = []  # what the tensors point to
-        for index, (name, declared) in enumerate(self._outputs.items()):
-            what = f"output {name!r}"
-            data, shape, size = to_tensor(values[name], declared.datatype, what)
-            _check_result(shape, declared, rows, what)
-            dims = ffi.new("int64_t[]", shape)
-            held += [data, dims]
-            tensor = tensors[index]
-            tensor.name = self._output_names[index]
-            tensor.datatype = declared.c_datatype
-            tensor.shape = dims
-            tensor.dim_count = len(shape)
-            tensor.data = ffi.cast("void *", data)
-            tensor.byte_size = size
-        check(lib.tffi_batch_finish(batch, tensors, len(self._outputs)))
-
-    def _values(self, result: object) -> Mapping[str, object]:
-        """Return the results by name, if they are just the declared ones."""
-        outputs = self._outputs
-        if not isinstance(result, Mapping):
-            if len(outputs) == 1 and result is not None:
-                return dict.fromkeys(outputs, result)
-            wanted = ", ".join(map(repr, outputs))
-            raise TypeError(
-                f"the function must return a dict with {wanted}, not {type(result).__name__}"
-            )
-        if result.keys() != outputs.keys():
-            missing = ", ".join(repr(name) for name in outputs if name not in result)
-            unknown = ", ".join(repr(name) for name in result if name not in outputs)
-            parts = [f"lacks {missing}"] if missing else []
-            parts += [f"has {unknown}, which is not declared"] if unknown else []
-            raise InvalidArgumentError(f"the function's result {' and '.join(parts)}")
-        return result
+        result, held = self._writer.write(batch, value)
+        check(lib.tffi_batch_finish(batch, result))
+        del held
 
     def _fail(self, batch: CData, error: BaseException, code: int) -> None:
         """Answer a batch with an exception, and tell it to those who read logs."""
@@ -374,14 +343,3 @@ def _forget_arrays(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
-
-
-def _check_result(shape: tuple[int, ...], declared: Declared, rows: int | None, what: str) -> None:
-    """Hold the shape of an output against the declared one, and its rows against the batch's."""
-    if rows is None:
-        check_shape(shape, declared.shape, what)
-        return
-    if not shape or shape[0] != rows:
-        got = shape[0] if shape else "a scalar"
-        raise InvalidArgumentError(f"{what}: wrong number of rows: expected {rows}, got {got}")
-    check_shape(shape, (-1, *declared.shape), what)

@@ -24,6 +24,8 @@ from tritonffi._tensor import to_tensor
 from tritonffi._trace import Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tritonffi._completion import Inference
     from tritonffi._native import CData
     from tritonffi._output import Out
@@ -279,7 +281,7 @@ class Template:
             return copy
 
         spec.check_output_names(request.outputs)
-        parameters = _parameters(request.parameters, f"model {spec.name!r}", text)
+        parameters = parameter_entries(request.parameters, f"model {spec.name!r}", text)
         if request.request_id != "":
             native.request_id = text(request.request_id, "request_id")
         if isinstance(request.correlation_id, str):
@@ -323,14 +325,14 @@ class Template:
         native.out_count = native.labelled_count = 0
 
 
-def _parameters(
-    values: Mapping[str, ParameterValue], what: str, text: object
+def parameter_entries(
+    values: Mapping[str, ParameterValue], what: str, text: Callable[[str, str], CData]
 ) -> list[dict[str, object]]:
-    """Request parameters as initialisers of ``tffi_parameter``."""
+    """Make initialisers of ``tffi_parameter`` of parameters by name; ``text`` makes C strings."""
     made = []
     for name, value in values.items():
         where = f"{what}: parameter {name!r}"
-        entry: dict[str, object] = {"name": text(name, f"{what}: the name of a parameter")}  # type: ignore[operator]
+        entry: dict[str, object] = {"name": text(name, f"{what}: the name of a parameter")}
         plain = value.item() if isinstance(value, np.generic) else value
         if isinstance(plain, bool):
             entry |= {"type": int(ParameterType.BOOL), "integer": int(plain)}
@@ -341,7 +343,7 @@ def _parameters(
         elif isinstance(plain, float):
             entry |= {"type": int(ParameterType.DOUBLE), "real": plain}
         elif isinstance(plain, str):
-            entry |= {"type": int(ParameterType.STRING), "text": text(plain, where)}  # type: ignore[operator]
+            entry |= {"type": int(ParameterType.STRING), "text": text(plain, where)}
         else:
             kind = type(plain).__name__
             raise TypeError(f"{where} must be a str, bool, int or float, not {kind}")

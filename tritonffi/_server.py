@@ -348,6 +348,7 @@ class Server:
         inputs: Mapping[str, tuple[str, Sequence[int]]],
         outputs: Mapping[str, tuple[str, Sequence[int]]],
         max_batch_size: int = 0,
+        batch: bool = True,
         config: Mapping[str, object] | None = None,
         timeout: float | None = None,
     ) -> Model:
@@ -363,11 +364,12 @@ class Server:
                 for BYTES), by keyword if it takes the names, otherwise by place or all in one dict
                 (`tritonffi._calling` has the whole rule), and, if it has a parameter ``context``,
                 with a `Context`. Where the model batches, the first axis is the whole batch.
-                It returns a mapping of output name to array with as many rows. What it raises
-                becomes the error of exactly the requests of the batch.
+                It returns a mapping of output name to array with as many rows, or a `Result` that
+                holds one. What it raises becomes the error of exactly the requests of the batch.
             inputs: Data type and shape by name, ``{"a": ("FP32", [-1])}``, without the batch axis.
             outputs: The same for what it returns.
             max_batch_size: The longest batch; 0: no batch axis, one request a call.
+            batch: False: one request a call, also where arrays have a batch axis.
             config: More of a model configuration, such as ``dynamic_batching``,
                 ``instance_group`` (each instance is one Python thread) or ``parameters``.
             timeout: Seconds to wait for the load.
@@ -398,6 +400,7 @@ class Server:
             inputs=inputs,
             outputs=outputs,
             max_batch_size=max_batch_size,
+            batch=batch,
             config=config,
         )
         lifecycle = self._lifecycle
