@@ -81,57 +81,43 @@ class VoiceDetector:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         providers = ["CPUExecutionProvider"]
         self.session = onnxruntime.InferenceSession(network, options, providers=providers)
-        self.memories: dict[int, tuple[Array, Array]] = {}
+        self.memories: dict[int | str, tuple[Array, Array]] = {}
 
-    def __call__(
-        self, samples: Array, start: Array, end: Array, sequence: npt.NDArray[np.uint64]
-    ) -> Array:
-        """Returns the probability of speech in each row of samples.
+    def __call__(self, samples: Array, context: tritonffi.Context) -> Array:
+        """Returns the probability of speech in the next chunk of each sequence.
 
         Args:
-            samples: The next chunk of each sequence.
-            start: Where it is the first of its sequence.
-            end: Where it is the last.
-            sequence: The correlation ids.
+            samples: A row for each sequence that has one now.
+            context: Tells which sequences these are.
         """
-        keys = sequence.ravel().tolist()
-        for key in sequence[start].tolist():
-            self.memories[key] = np.zeros(CONTEXT, np.float32), np.zeros(STATE, np.float32)
-        contexts, states = zip(*map(self.memories.__getitem__, keys), strict=True)
-        heard = np.concatenate([np.stack(contexts), samples], axis=1)
-        state = np.stack(states, axis=1)
-        probability, state = self.session.run(
-            None, {"input": heard, "state": state, "sr": np.array(RATE)}
+        for request in context.requests:
+            if request.sequence_start:
+                self.memories[request.correlation_id] = (
+                    np.zeros(CONTEXT, np.float32),
+                    np.zeros(STATE, np.float32),
+                )
+        memories = [self.memories[request.correlation_id] for request in context.requests]
+        before, states = map(np.stack, zip(*memories, strict=True))
+        heard = np.concatenate([before, samples], axis=1)
+        probability, states = self.session.run(
+            None, {"input": heard, "state": np.swapaxes(states, 0, 1), "sr": np.array(RATE)}
         )
-        for row, key in enumerate(keys):
-            self.memories[key] = heard[row, -CONTEXT:], state[:, row]
-        for key in sequence[end].tolist():
-            del self.memories[key]
+        for row, request in enumerate(context.requests):
+            self.memories[request.correlation_id] = heard[row, -CONTEXT:], states[:, row]
+            if request.sequence_end:
+                del self.memories[request.correlation_id]
         return probability
 
 
 def load_detector(server: tritonffi.Server, network: Path) -> tritonffi.Model:
     """Makes the network a sequence model of the server."""
-    flag = {"bool_false_true": [False, True]}
-    controls = [
-        ("start", {"kind": "CONTROL_SEQUENCE_START", **flag}),
-        ("end", {"kind": "CONTROL_SEQUENCE_END", **flag}),
-        ("sequence", {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_UINT64"}),
-    ]
     return server.load_function(
         "voice",
         VoiceDetector(network),
         inputs={"samples": ("FP32", [CHUNK])},
         outputs={"probability": ("FP32", [1])},
         max_batch_size=STREAMS,
-        config={
-            "sequence_batching": {
-                "oldest": {"max_candidate_sequences": STREAMS},
-                "control_input": [
-                    {"name": name, "control": [control]} for name, control in controls
-                ],
-            }
-        },
+        config={"sequence_batching": {"oldest": {"max_candidate_sequences": STREAMS}}},
     )
 
 
