@@ -140,6 +140,14 @@ struct TRITONSERVER_Error *TRITONBACKEND_InputProperties(struct TRITONBACKEND_In
 struct TRITONSERVER_Error *TRITONBACKEND_InputBuffer(struct TRITONBACKEND_Input *input,
     uint32_t index, const void **buffer, uint64_t *buffer_byte_size,
     TRITONSERVER_MemoryType *memory_type, int64_t *memory_type_id);
+/* The same of the data for one host policy; where there is none, of the data for all. */
+struct TRITONSERVER_Error *TRITONBACKEND_InputPropertiesForHostPolicy(
+    struct TRITONBACKEND_Input *input, const char *host_policy_name, const char **name,
+    TRITONSERVER_DataType *datatype, const int64_t **shape, uint32_t *dims_count,
+    uint64_t *byte_size, uint32_t *buffer_count);
+struct TRITONSERVER_Error *TRITONBACKEND_InputBufferForHostPolicy(struct TRITONBACKEND_Input *input,
+    const char *host_policy_name, uint32_t index, const void **buffer, uint64_t *buffer_byte_size,
+    TRITONSERVER_MemoryType *memory_type, int64_t *memory_type_id);
 
 /*
  * A factory makes responses beyond the first and may outlive its request. The backend owns it; it

@@ -29,6 +29,7 @@ RAW = "for `tritonffi.capi`: "
 NAMES = "the enumeration has the name, of every value: "
 MADE_NEW = RAW + "a request is made new for every inference"
 KNOWN = RAW + "`Request` knows what it was made with"
+SET = RAW + "the attributes are ours to set, for a request, and not to ask for"
 
 #: Functions without a caller in tritonffi/ and csrc/, and why. A test or an example calls each.
 NOT_CALLED = {
@@ -57,6 +58,12 @@ NOT_CALLED = {
     "TRITONSERVER_InferenceRequestPriorityUInt64": KNOWN,
     "TRITONSERVER_InferenceRequestSetPriority": RAW + "the 32 bits of SetPriorityUInt64",
     "TRITONSERVER_InferenceRequestTimeoutMicroseconds": KNOWN,
+    "TRITONSERVER_BufferAttributesByteSize": SET,
+    "TRITONSERVER_BufferAttributesMemoryType": SET,
+    "TRITONSERVER_BufferAttributesMemoryTypeId": SET,
+    "TRITONSERVER_BufferAttributesCudaIpcHandle": SET,
+    "TRITONSERVER_BufferAttributesSetCudaIpcHandle": RAW
+    + "a handle is for memory of another process, which nobody hands us",
     "TRITONSERVER_InferenceRequestIsCancelled": RAW
     + "the request may be gone when it is asked, so `Inference.is_cancelled` keeps its own flag",
 }
@@ -77,6 +84,12 @@ PART_OF = {
     "ResponseAllocatorNew": "`Response`: the memory of outputs",
     "ResponseAllocatorSetQueryFunction": "`Response`: the memory of outputs",
     "ResponseAllocatorSetBufferAttributesFunction": "`Request.out`: where the memory is",
+    "BufferAttributesNew": "`Request.inputs`: memory of a GPU",
+    "BufferAttributesDelete": "`Request.inputs`: memory of a GPU",
+    "BufferAttributesSetByteSize": "`Request.inputs`: memory of a GPU",
+    "BufferAttributesSetMemoryType": "`Request.inputs`: memory of a GPU",
+    "BufferAttributesSetMemoryTypeId": "`Request.inputs`: memory of a GPU",
+    "InferenceRequestAppendInputDataWithBufferAttributes": "`Request.inputs`: memory of a GPU",
     "InferenceRequestNew": "`Request`",
     "InferenceRequestDelete": "`Request`",
     "InferenceRequestSetReleaseCallback": "`Inference`",
@@ -88,7 +101,6 @@ PART_OF = {
     "InferenceRequestSetPriorityUInt64": "`Request.priority`",
     "InferenceRequestSetTimeoutMicroseconds": "`Request.queue_timeout`",
     "InferenceRequestAddInput": "`Request.inputs`",
-    "InferenceRequestAppendInputData": "`Request.inputs`",
     "InferenceRequestAddRequestedOutput": "`Request.outputs`",
     "InferenceRequestSetStringParameter": "`Request.parameters`",
     "InferenceRequestSetIntParameter": "`Request.parameters`",

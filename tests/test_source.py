@@ -38,6 +38,7 @@ ORDER = [
     "_statistics",
     "_cuda",
     "_lent",
+    "_input",
     "_output",
     "_response",
     "_trace_record",

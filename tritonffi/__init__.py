@@ -31,6 +31,7 @@ from tritonffi._errors import (
 )
 from tritonffi._function_context import Context, ContextRequest
 from tritonffi._function_results import Result
+from tritonffi._input import Chunks, Raw
 from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
 from tritonffi._model import Model
 from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
@@ -55,6 +56,7 @@ __all__ = [
     "AsyncResponseStream",
     "BatchStatistics",
     "CancelledError",
+    "Chunks",
     "ClosedError",
     "Context",
     "ContextRequest",
@@ -79,6 +81,7 @@ __all__ = [
     "QueueFullError",
     "RateLimitMode",
     "RateLimiterResource",
+    "Raw",
     "Request",
     "RequestFlag",
     "Response",

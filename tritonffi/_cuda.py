@@ -18,13 +18,14 @@ from tritonffi._errors import UnavailableError
 #: `__cuda_array_interface__`: streams of other libraries wait for it, and it for them.
 LEGACY_STREAM = 1
 
+_LIBRARY = "libcuda.so.1"
 _DEVICE_ORDINAL = 9
 
 
 @cache
 def _driver() -> ctypes.CDLL:
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL(_LIBRARY)
     except OSError as error:
         raise UnavailableError(f"an array is in GPU memory, but {error}") from None
 

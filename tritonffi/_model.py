@@ -11,6 +11,7 @@ from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._completion import Inference
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._errors import InvalidArgumentError
+from tritonffi._input import Raw
 from tritonffi._native import ffi, lib
 from tritonffi._request import Request, Template
 from tritonffi._spec import ModelSpec
@@ -295,11 +296,8 @@ class Model:
         inputs: Inputs,
         request: Request | None,
     ) -> AnyInference:
-        if type(inputs) is not dict and not isinstance(inputs, Mapping):
-            kind = type(inputs).__name__
-            raise TypeError(
-                f"model {self.name!r}: inputs must be a mapping of names to arrays, not {kind}"
-            )
+        if type(inputs) is not dict:
+            inputs = self._mapping(spec, inputs)
         names = tuple(inputs)
         # Popping makes the template this call's own; it goes back when the call is through.
         templates = self._templates.get(names)
@@ -315,6 +313,16 @@ class Model:
         template.submit(self._lifecycle, inference, spec, inputs, request)
         templates.append(template)  # type: ignore[union-attr]
         return inference
+
+    def _mapping(self, spec: ModelSpec, inputs: Inputs) -> Mapping[str, object]:
+        if isinstance(inputs, Raw):
+            return {spec.only_input(): inputs}
+        if isinstance(inputs, Mapping):
+            return inputs
+        kind = type(inputs).__name__
+        raise TypeError(
+            f"model {self.name!r}: inputs must be a mapping of names to arrays, not {kind}"
+        )
 
     def _refresh(self) -> ModelSpec:
         """Read what the model takes and gives, and forget what was made from it before."""

@@ -18,6 +18,7 @@ import numpy as np
 from tritonffi._call import encode, take_error
 from tritonffi._enums import DataType, ParameterType, RequestFlag
 from tritonffi._errors import InvalidArgumentError
+from tritonffi._input import pieces_of
 from tritonffi._native import ffi, lib
 from tritonffi._output import Wanted
 from tritonffi._tensor import to_tensor
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tritonffi._completion import Inference
+    from tritonffi._input import Pieces, Raw
     from tritonffi._native import CData
     from tritonffi._output import Out
     from tritonffi._response import ParameterValue
     from tritonffi._spec import ModelSpec
 
-#: Inputs by name: ndarrays, lists, scalars, DLPack objects, whatever offers an array.
-Inputs: TypeAlias = "Mapping[str, object]"
+#: Inputs by name: ndarrays, lists, scalars, DLPack objects, whatever offers an array, `Chunks`;
+#: or a `Raw` alone.
+Inputs: TypeAlias = "Mapping[str, object] | Raw"
 
+_ndarray = np.ndarray
 _INT64 = range(-(2**63), 2**63)
 _UINT64_MAX = 2**64 - 1
 _LONGEST_CORRELATION_ID = 128
@@ -62,8 +66,8 @@ class Request:
     """Inputs, and what else is said with them.
 
     Attributes:
-        inputs: Arrays by input name. They are not copied where their memory is what Triton can
-            read, so do not write to them before the result is there.
+        inputs: Arrays by input name, or `Raw`. They are not copied where their memory is what
+            Triton can read, so do not write to them before the result is there.
         outputs: Names of the outputs wanted; none: all.
         out: Memory that outputs are written to, by output name: an array of the output's type and
             shape, in C order (numpy, or anything with DLPack), or a writable buffer of bytes
@@ -221,7 +225,7 @@ class Template:
         server: Submitter,
         inference: Inference,
         spec: ModelSpec,
-        inputs: Inputs,
+        inputs: Mapping[str, object],
         request: Request | None,
     ) -> None:
         """Check, describe and submit.
@@ -237,8 +241,14 @@ class Template:
         pins = []
         tensors = self._tensors
         shapes = []
+        special = []
         for i, name in enumerate(self.names):
-            pointer, shape, byte_size = to_tensor(inputs[name], self._datatypes[i], self._whats[i])
+            value = inputs[name]
+            if type(value) is _ndarray or (pieces := self._pieces(value, spec, i)) is None:
+                pointer, shape, byte_size = to_tensor(value, self._datatypes[i], self._whats[i])
+            else:
+                pointer, shape, byte_size = ffi.NULL, pieces.shape, 0
+                special.append((i, pieces))
             tensor = tensors[i]
             tensor.data = pointer
             tensor.byte_size = byte_size
@@ -251,6 +261,7 @@ class Template:
         spec.check_shapes(tuple(shapes))
         native = self._request
         extra = None if request is None else self._set_extra(spec, request, inference)
+        described = self._set_pieces(special, pins) if special else None
         inference.enter(pins)
         native.key = inference.key
         native.max_pending = inference.max_pending
@@ -269,6 +280,47 @@ class Template:
         inference.token = self._token[0]
         if extra is not None:
             self._clear_extra()
+        if described is not None:
+            self._clear_pieces(special)
+
+    def _pieces(self, value: object, spec: ModelSpec, i: int) -> Pieces | None:
+        batching = spec.max_batch_size > 0
+        return pieces_of(value, spec.inputs[self.names[i]], self._whats[i], batching=batching)
+
+    def _set_pieces(self, special: list[tuple[int, Pieces]], pins: list[CData]) -> object:
+        """Write the inputs that come in pieces; returns what must live until the submission."""
+        native = self._request
+        made = []
+        keep: list[object] = []
+        for i, pieces in special:
+            if pieces.is_raw:
+                self._tensors[i].datatype = lib.TRITONSERVER_TYPE_INVALID
+            for piece in pieces.pieces:
+                policy = ffi.NULL
+                if piece.host_policy is not None:
+                    policy = ffi.new("char[]", piece.host_policy)
+                    keep.append(policy)
+                pins.append(piece.data)
+                made.append(
+                    {
+                        "data": piece.data,
+                        "byte_size": piece.byte_size,
+                        "host_policy": policy,
+                        "memory_type": int(piece.memory_type),
+                        "memory_type_id": piece.memory_type_id,
+                        "input": i,
+                    }
+                )
+        array = ffi.new("tffi_piece[]", made)
+        keep.append(array)
+        native.pieces = array
+        native.piece_count = len(made)
+        return keep
+
+    def _clear_pieces(self, special: list[tuple[int, Pieces]]) -> None:
+        self._request.piece_count = 0
+        for i, _ in special:
+            self._tensors[i].datatype = int(DataType[self._datatypes[i]])
 
     def _set_extra(self, spec: ModelSpec, request: Request, inference: Inference) -> object:
         """Write what goes with the inputs; returns what must live until the submission."""

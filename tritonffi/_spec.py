@@ -77,6 +77,15 @@ class ModelSpec:
             is_decoupled=bool(policy.get("decoupled", False)),
         )
 
+    def only_input(self) -> str:
+        """Return the name of the input, if there is one and no other."""
+        if len(self.inputs) != 1:
+            raise InvalidArgumentError(
+                f"model {self.name!r}: Raw stands for the only input, but there are "
+                f"{len(self.inputs)}"
+            )
+        return next(iter(self.inputs))
+
     def check_input_names(self, names: Iterable[str]) -> None:
         """Refuse inputs that the model does not have, and missing ones that it needs."""
         given = set(names)

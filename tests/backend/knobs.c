@@ -27,7 +27,7 @@ static int index_of(const char *text, const char *const *list)
 static Error *knobs_set(struct knobs *knobs, const char *key, const char *text)
 {
   /* Each list is in the order of its enum. */
-  static const char *const modes[] = {"echo", "error", "no_output", NULL};
+  static const char *const modes[] = {"echo", "error", "no_output", "no_memory", NULL};
   static const char *const holds[] = {"none", "start", "response", "between", NULL};
   static const char *const finals[] = {"last", "bare", NULL};
   static const char *const orders[] = {"final_first", "release_first", NULL};
@@ -63,6 +63,8 @@ static Error *knobs_set(struct knobs *knobs, const char *key, const char *text)
     knobs->ignore_cancel = is_true(text);
   else if (strcmp(key, "report") == 0)
     knobs->report = is_true(text);
+  else if (strcmp(key, "host_policy") == 0)
+    snprintf(knobs->host_policy, TEXT_SIZE, "%s", text);
   else if (strcmp(key, "init_hold") == 0)
     knobs->init_hold = is_true(text);
   else if (strcmp(key, "finalize_hold") == 0)

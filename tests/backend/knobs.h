@@ -5,6 +5,7 @@
  * a parameter of a request with the same name goes first.
  *
  *   mode           echo (default) | error | no_output
+ *                  no_memory: outputs are named, but no memory is asked for them
  *   count          responses per request, 1 by default; anything else is for decoupled models. An
  *                  INT32 input named COUNT says the same. An output named INDEX (INT32, [1]) is the
  *                  number of the response
@@ -21,7 +22,9 @@
  *                  between: it stops between final response and release, in either order
  *   ignore_cancel  true: a cancelled request is served; by default it ends with CANCELLED
  *   report         true: what the request says of itself comes back as parameters of the response:
- *                  id, correlation_id, flags, timeout_us
+ *                  id, correlation_id, flags, timeout_us; and in how many buffers each input lies,
+ *                  under its name
+ *   host_policy    the data of inputs are those for this host policy
  *   activity       the name of an activity that is added to the request's trace, if it has one; then
  *                  the trace's context comes back as the parameter trace_context
  *
@@ -37,7 +40,7 @@
 typedef struct TRITONSERVER_Error Error;
 
 enum { TEXT_SIZE = 256 };
-enum mode { MODE_ECHO, MODE_ERROR, MODE_NO_OUTPUT };
+enum mode { MODE_ECHO, MODE_ERROR, MODE_NO_OUTPUT, MODE_NO_MEMORY };
 enum hold { HOLD_NONE, HOLD_START, HOLD_RESPONSE, HOLD_BETWEEN };
 
 struct knobs {
@@ -54,6 +57,7 @@ struct knobs {
   bool report;
   bool init_hold;
   bool finalize_hold;
+  char host_policy[TEXT_SIZE];
   char init_error[TEXT_SIZE];
   char error_text[TEXT_SIZE];
   char activity[TEXT_SIZE];

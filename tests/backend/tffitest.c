@@ -99,8 +99,8 @@ static Error *echo_input(struct task *task, uint32_t index, struct TRITONBACKEND
   uint32_t buffer_count = 0;
   uint64_t total = 0;
   TRY(TRITONBACKEND_RequestInputByIndex(task->request, index, &input));
-  TRY(TRITONBACKEND_InputProperties(input, &name, &datatype, &shape, &dim_count, &total,
-                                    &buffer_count));
+  TRY(TRITONBACKEND_InputPropertiesForHostPolicy(input, task->knobs.host_policy, &name, &datatype,
+                                                 &shape, &dim_count, &total, &buffer_count));
 
   char output[TEXT_SIZE];
   bool requested = false;
@@ -113,13 +113,18 @@ static Error *echo_input(struct task *task, uint32_t index, struct TRITONBACKEND
     return NULL;
 
   void *target = NULL;
+  if (task->knobs.mode == MODE_NO_MEMORY) {
+    struct TRITONBACKEND_Output *named = NULL;
+    return TRITONBACKEND_ResponseOutput(response, &named, output, datatype, shape, dim_count);
+  }
   TRY(add_output(response, output, datatype, shape, dim_count, total, &target));
   for (uint32_t i = 0; i < buffer_count; i++) {
     const void *data = NULL;
     uint64_t byte_size = 0;
     int64_t memory_id = 0;
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
-    TRY(TRITONBACKEND_InputBuffer(input, i, &data, &byte_size, &memory, &memory_id));
+    TRY(TRITONBACKEND_InputBufferForHostPolicy(input, task->knobs.host_policy, i, &data, &byte_size,
+                                               &memory, &memory_id));
     if (memory == TRITONSERVER_MEMORY_GPU)
       return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNSUPPORTED,
                                    "tffitest: an input is in GPU memory");
@@ -174,6 +179,7 @@ static Error *report_request(struct task *task, struct TRITONBACKEND_Response *r
   const char *text = NULL;
   uint64_t number = 0;
   uint32_t flags = 0;
+  uint32_t count = 0;
   TRY(TRITONBACKEND_RequestId(task->request, &text));
   TRY(TRITONBACKEND_ResponseSetStringParameter(response, "id", text));
   Error *error = TRITONBACKEND_RequestCorrelationId(task->request, &number);
@@ -187,7 +193,16 @@ static Error *report_request(struct task *task, struct TRITONBACKEND_Response *r
   TRY(TRITONBACKEND_RequestFlags(task->request, &flags));
   TRY(TRITONBACKEND_ResponseSetIntParameter(response, "flags", flags));
   TRY(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(task->request, &number));
-  return TRITONBACKEND_ResponseSetIntParameter(response, "timeout_us", (int64_t)number);
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "timeout_us", (int64_t)number));
+  TRY(TRITONBACKEND_RequestInputCount(task->request, &count));
+  for (uint32_t i = 0; i < count; i++) {
+    struct TRITONBACKEND_Input *input = NULL;
+    uint32_t buffers = 0;
+    TRY(TRITONBACKEND_RequestInputByIndex(task->request, i, &input));
+    TRY(TRITONBACKEND_InputProperties(input, &text, NULL, NULL, NULL, NULL, &buffers));
+    TRY(TRITONBACKEND_ResponseSetIntParameter(response, text, buffers));
+  }
+  return NULL;
 }
 
 static Error *report_activity(struct task *task, struct TRITONBACKEND_Response *response)
