@@ -44,6 +44,11 @@ NOT_CALLED = {
     "TRITONSERVER_InferenceTraceNew": RAW
     + "`Trace` is made with TensorNew, which can do all that this can",
     "TRITONSERVER_MessageNewFromSerializedJson": RAW + "no other function takes a message",
+    "TRITONSERVER_BufferAttributesSetCudaIpcHandle": RAW + "memory of one process needs none",
+    "TRITONSERVER_BufferAttributesCudaIpcHandle": RAW + "memory of one process needs none",
+    "TRITONSERVER_BufferAttributesMemoryTypeId": RAW + "we know what we have set",
+    "TRITONSERVER_BufferAttributesMemoryType": RAW + "we know what we have set",
+    "TRITONSERVER_BufferAttributesByteSize": RAW + "we know what we have set",
     "TRITONSERVER_ResponseAllocatorDelete": RAW + "ours lives as long as the process",
     "TRITONSERVER_InferenceRequestRemoveInput": MADE_NEW,
     "TRITONSERVER_InferenceRequestRemoveAllInputs": MADE_NEW,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from _backend import Gate
 
     from tritonffi import Server
+    from tritonffi._library import Library
 
 MINUTE = 60 * 10**9
 
@@ -261,6 +262,39 @@ def test_a_request_in_flight_knows_that_it_was_cancelled(echo_request: Raw, gate
         check(lib.TRITONSERVER_InferenceResponseError(response))
     check(lib.TRITONSERVER_InferenceResponseDelete(response))
     assert echo_request.released()[0] == lib.TFFI_WAIT_READY
+
+
+def test_buffer_attributes_tell_what_was_set(library: Library) -> None:
+    """The handle is 64 bytes that are copied."""
+    out = ffi.new("struct TRITONSERVER_BufferAttributes **")
+    check(lib.TRITONSERVER_BufferAttributesNew(out))
+    attributes = out[0]
+    handle = ffi.new("char[64]", bytes(range(64)))
+    check(lib.TRITONSERVER_BufferAttributesSetByteSize(attributes, 2**40))
+    check(lib.TRITONSERVER_BufferAttributesSetMemoryType(attributes, lib.TRITONSERVER_MEMORY_GPU))
+    check(lib.TRITONSERVER_BufferAttributesSetMemoryTypeId(attributes, 3))
+    check(lib.TRITONSERVER_BufferAttributesSetCudaIpcHandle(attributes, handle))
+    size, number = ffi.new("size_t *"), ffi.new("int64_t *")
+    memory, back = ffi.new("TRITONSERVER_MemoryType *"), ffi.new("void **")
+    check(lib.TRITONSERVER_BufferAttributesByteSize(attributes, size))
+    check(lib.TRITONSERVER_BufferAttributesMemoryType(attributes, memory))
+    check(lib.TRITONSERVER_BufferAttributesMemoryTypeId(attributes, number))
+    check(lib.TRITONSERVER_BufferAttributesCudaIpcHandle(attributes, back))
+    assert (size[0], memory[0], number[0]) == (2**40, lib.TRITONSERVER_MEMORY_GPU, 3)
+    assert back[0] != handle
+    assert bytes(ffi.buffer(back[0], 64)) == bytes(range(64))
+    check(lib.TRITONSERVER_BufferAttributesDelete(attributes))
+
+
+def test_a_message_is_made_of_json(library: Library) -> None:
+    """And gives it back, as long as it lives."""
+    out = ffi.new("struct TRITONSERVER_Message **")
+    text = b'{"a":[1,2.5,"x"]}'
+    check(lib.TRITONSERVER_MessageNewFromSerializedJson(out, text, len(text)))
+    base, size = ffi.new("const char **"), ffi.new("size_t *")
+    check(lib.TRITONSERVER_MessageSerializeToJson(out[0], base, size))
+    assert bytes(ffi.buffer(base[0], size[0])) == text
+    check(lib.TRITONSERVER_MessageDelete(out[0]))
 
 
 def test_nothing_is_deleted_where_there_is_nothing() -> None:

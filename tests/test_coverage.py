@@ -24,11 +24,7 @@ spec.loader.exec_module(tables)
 
 
 # What is still to come. TODO: empty this list.
-PENDING = (
-    "Log",
-    "Metric",
-    "GetMetric",
-)
+PENDING = ("Metric", "GetMetric")
 
 
 def is_pending(function):
