@@ -37,6 +37,22 @@ static struct {
   size_t limit;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .limit = (size_t)16 << 20};
 
+static void lock_pool(void)
+{
+  pthread_mutex_lock(&pool.lock);
+}
+
+static void unlock_pool(void)
+{
+  pthread_mutex_unlock(&pool.lock);
+}
+
+/* Or a forked child might find the pool locked for ever, as soon as it drops an array. */
+__attribute__((constructor)) static void handle_forks(void)
+{
+  pthread_atfork(lock_pool, unlock_pool, unlock_pool);
+}
+
 void tffi_counters_read(tffi_counters *counters)
 {
   const uint64_t *from = (const uint64_t *)&tffi_live;

@@ -76,8 +76,8 @@ bool tffi_wanted_labels(const tffi_wanted *wanted, const char *name);
 struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from);
 
 /*
- * queue.c: an inference in flight. The memory of a slot is never given back, so that a stale token may be looked at:
- * it finds a slot whose token differs. Everything below `queue` is under the queue's lock, but for what says so.
+ * slot.c, queue.c: an inference in flight. The memory of a slot is never given back, so that a stale token may be
+ * looked at: it finds a slot whose token differs. Everything below `queue` is under the queue's lock, but for what says so.
  */
 typedef struct tffi_slot {
   uint64_t token; /* 0: nothing in flight. Read without the lock, then again under it. */
@@ -105,9 +105,26 @@ typedef struct tffi_slot {
   tffi_wanted *wanted; /* NULL: nothing; freed when final response and release were seen */
 
   uint32_t index;
-  uint32_t generation;
+  uint32_t forks;      /* as its queue's; atomic */
+  uint64_t generation; /* 44 bits count: a slot that is used again every microsecond has them for half a year */
   struct tffi_slot *free_next;
 } tffi_slot;
+
+/*
+ * slot.c: how often this process is a fork of one that had the extension. What was made before the last fork is of no
+ * use and not touched any more: threads that are not there may have held its locks.
+ */
+extern uint32_t tffi_forks;
+/* slot.c: memory for an inference; NULL where memory is out. */
+tffi_slot *tffi_slot_new(void);
+/* slot.c: the memory may be used again. */
+void tffi_slot_recycle(tffi_slot *slot);
+/* slot.c: the token of the slot's next inference. */
+uint64_t tffi_slot_next_token(tffi_slot *slot);
+/* slot.c: the slot of a number; NULL from the first number on that never was one. */
+tffi_slot *tffi_slot_at(uint32_t index);
+/* slot.c: the slot of a token, right or stale; NULL for a number that never was one, or one from before a fork. */
+tffi_slot *tffi_slot_find(uint64_t token);
 
 /* A slot for one inference whose completions go to `queue`, with token and `final` set; NULL where memory is out. */
 tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key);
@@ -115,8 +132,6 @@ tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key);
 void tffi_slot_give_back(tffi_slot *slot);
 /* Appends a completion to the slot's list and wakes whoever wants it. After one that is `done` the slot is not the caller's any more. */
 void tffi_slot_push(tffi_slot *slot, tffi_completion *completion);
-/* The slot of a token, right or stale, or NULL for a number that never was one. */
-tffi_slot *tffi_slot_find(uint64_t token);
 
 /* trace.c: the trace becomes an inference's. An error where it is not the caller's any more. */
 struct TRITONSERVER_Error *tffi_trace_give(tffi_trace *trace, struct TRITONSERVER_InferenceTrace **native);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Completion queues and the slots of the inferences in flight. Triton's threads push, Python's threads wait and take.
+ * Completion queues and what waits in them. Triton's threads push, Python's threads wait and take.
  *
  * Each slot has its own list of completions, so a thread can wait for one inference without seeing the others; a
  * queue links the slots that have completions and no one asleep for them, for those who take whatever is ready.
  *
- * Slots and queues live in memory that is reused but never given back. That makes three things safe without
- * reference counts: looking at a stale token, signalling after unlocking, and a wait on a queue that is let go.
+ * Slots (slot.c) and queues live in memory that is reused but never given back. That makes three things safe without
+ * reference counts: looking at a stale token, signalling after unlocking, and an inference that outlives its queue.
  */
 
 #include <errno.h>
@@ -16,12 +16,6 @@
 #include <unistd.h>
 
 #include "internal.h"
-
-enum {
-  SLOTS_PER_CHUNK = 256,
-  CHUNKS = 4096, /* a million inferences in flight */
-  INDEX_BITS = 20
-};
 
 struct tffi_queue {
   pthread_mutex_t lock;
@@ -33,26 +27,45 @@ struct tffi_queue {
   uint32_t references;
   int fd; /* -1 until asked for */
   bool fd_is_set;
-  bool is_open; /* Python's reference is there; without it completions are freed as they come */
+  bool is_open;   /* until tffi_queue_close; then completions are freed as they come */
+  uint32_t forks; /* as the process's when it was made */
   tffi_queue *free_next;
 };
 
 static struct {
   pthread_mutex_t lock;
-  tffi_slot *chunks[CHUNKS];
-  uint32_t chunk_count; /* written under the lock, read without */
-  tffi_slot *free_slots;
-  tffi_queue *free_queues;
-} store = {.lock = PTHREAD_MUTEX_INITIALIZER};
+  tffi_queue *queues;
+} idle = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void before_fork(void)
+{
+  pthread_mutex_lock(&idle.lock);
+}
+
+static void after_fork_in_parent(void)
+{
+  pthread_mutex_unlock(&idle.lock);
+}
+
+static void after_fork_in_child(void)
+{
+  idle.queues = NULL;
+  pthread_mutex_unlock(&idle.lock);
+}
+
+__attribute__((constructor)) static void handle_forks(void)
+{
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
 
 tffi_queue *tffi_queue_new(void)
 {
-  pthread_mutex_lock(&store.lock);
-  tffi_queue *queue = store.free_queues;
+  pthread_mutex_lock(&idle.lock);
+  tffi_queue *queue = idle.queues;
   if (queue != NULL) {
-    store.free_queues = queue->free_next;
+    idle.queues = queue->free_next;
   }
-  pthread_mutex_unlock(&store.lock);
+  pthread_mutex_unlock(&idle.lock);
   if (queue == NULL) {
     queue = calloc(1, sizeof(*queue));
     if (queue == NULL) {
@@ -66,6 +79,7 @@ tffi_queue *tffi_queue_new(void)
   queue->fd = -1;
   queue->fd_is_set = false;
   queue->is_open = true;
+  queue->forks = tffi_forks;
   pthread_mutex_unlock(&queue->lock);
   tffi_count(&tffi_live.queues, 1);
   return queue;
@@ -87,42 +101,10 @@ static void unlock_and_drop_reference(tffi_queue *queue)
   if (fd >= 0) {
     close(fd);
   }
-  pthread_mutex_lock(&store.lock);
-  queue->free_next = store.free_queues;
-  store.free_queues = queue;
-  pthread_mutex_unlock(&store.lock);
-  tffi_count(&tffi_live.queues, -1);
-}
-
-static bool add_chunk(void)
-{
-  const uint32_t count = store.chunk_count;
-  if (count == CHUNKS) {
-    return false;
-  }
-  tffi_slot *chunk = calloc(SLOTS_PER_CHUNK, sizeof(*chunk));
-  if (chunk == NULL) {
-    return false;
-  }
-  for (uint32_t i = SLOTS_PER_CHUNK; i-- > 0;) {
-    tffi_slot *slot = &chunk[i];
-    pthread_mutex_init(&slot->request_lock, NULL);
-    tffi_cond_init(&slot->arrived);
-    slot->index = count * SLOTS_PER_CHUNK + i;
-    slot->free_next = store.free_slots;
-    store.free_slots = slot;
-  }
-  store.chunks[count] = chunk;
-  __atomic_store_n(&store.chunk_count, count + 1, __ATOMIC_RELEASE);
-  return true;
-}
-
-static void recycle(tffi_slot *slot)
-{
-  pthread_mutex_lock(&store.lock);
-  slot->free_next = store.free_slots;
-  store.free_slots = slot;
-  pthread_mutex_unlock(&store.lock);
+  pthread_mutex_lock(&idle.lock);
+  queue->free_next = idle.queues;
+  idle.queues = queue;
+  pthread_mutex_unlock(&idle.lock);
 }
 
 tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key)
@@ -131,13 +113,7 @@ tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key)
   if (final == NULL) {
     return NULL;
   }
-  pthread_mutex_lock(&store.lock);
-  tffi_slot *slot = NULL;
-  if (store.free_slots != NULL || add_chunk()) {
-    slot = store.free_slots;
-    store.free_slots = slot->free_next;
-  }
-  pthread_mutex_unlock(&store.lock);
+  tffi_slot *slot = tffi_slot_new();
   if (slot == NULL) {
     tffi_completion_free(final);
     return NULL;
@@ -154,13 +130,12 @@ tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key)
   slot->pushed = 0;
   slot->first = slot->last = NULL;
   slot->is_ready = slot->done = false;
-  slot->generation += 1;
+  const uint64_t token = tffi_slot_next_token(slot);
 
   pthread_mutex_lock(&queue->lock);
   queue->references += 1;
   __atomic_store_n(&slot->queue, queue, __ATOMIC_RELAXED);
-  /* Generations begin at 1, so no token is 0. */
-  __atomic_store_n(&slot->token, (uint64_t)slot->generation << INDEX_BITS | slot->index, __ATOMIC_RELEASE);
+  __atomic_store_n(&slot->token, token, __ATOMIC_RELEASE);
   pthread_mutex_unlock(&queue->lock);
   tffi_count(&tffi_live.inferences, 1);
   return slot;
@@ -184,17 +159,8 @@ void tffi_slot_give_back(tffi_slot *slot)
   const bool free_it = end_slot(slot);
   unlock_and_drop_reference(queue);
   if (free_it) {
-    recycle(slot);
+    tffi_slot_recycle(slot);
   }
-}
-
-tffi_slot *tffi_slot_find(uint64_t token)
-{
-  const uint32_t index = (uint32_t)(token & ((1U << INDEX_BITS) - 1));
-  if (index / SLOTS_PER_CHUNK >= __atomic_load_n(&store.chunk_count, __ATOMIC_ACQUIRE)) {
-    return NULL;
-  }
-  return &store.chunks[index / SLOTS_PER_CHUNK][index % SLOTS_PER_CHUNK];
 }
 
 /* The slot of a live token with its queue locked, or NULL. */
@@ -254,12 +220,13 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
   if (!queue->is_open) {
     const bool free_it = completion->done && end_slot(slot);
     if (completion->done) {
+      /* Who sleeps here still was woken by the closing and is on his way out; he recycles the slot. */
       unlock_and_drop_reference(queue);
     } else {
       pthread_mutex_unlock(&queue->lock);
     }
     if (free_it) {
-      recycle(slot);
+      tffi_slot_recycle(slot);
     }
     tffi_completion_free(completion);
     return;
@@ -308,7 +275,7 @@ static bool detach(tffi_queue *queue, tffi_slot *slot, tffi_completion **first, 
   return slot->done;
 }
 
-/* Under the queue's lock. The references of inferences that are over go here too; Python's keeps the queue. */
+/* Under the queue's lock. The references of inferences that are over go here too; the caller's keeps the queue. */
 static tffi_completion *take_ready(tffi_queue *queue)
 {
   tffi_completion *list = NULL;
@@ -323,7 +290,7 @@ static tffi_completion *take_ready(tffi_queue *queue)
     if (over) {
       queue->references -= 1;
       if (end_slot(slot)) {
-        recycle(slot);
+        tffi_slot_recycle(slot);
       }
     }
   }
@@ -350,6 +317,9 @@ tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion
   struct timespec at = {0, 0};
   const struct timespec *deadline = NULL;
   *completions = NULL;
+  if (queue->forks != tffi_forks) {
+    return TFFI_WAIT_GONE;
+  }
   pthread_mutex_lock(&queue->lock);
   const uint32_t wakes = queue->wakes;
   bool in_time = timeout_ns != 0;
@@ -357,7 +327,7 @@ tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion
     at = tffi_deadline(timeout_ns);
     deadline = &at;
   }
-  while (queue->ready_first == NULL && queue->wakes == wakes && in_time) {
+  while (queue->ready_first == NULL && queue->wakes == wakes && in_time && queue->is_open) {
     queue->sleepers += 1;
     in_time = sleep_until(&queue->arrived, &queue->lock, deadline);
     queue->sleepers -= 1;
@@ -365,6 +335,8 @@ tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion
   tffi_wait result = TFFI_WAIT_READY;
   if (queue->ready_first != NULL) {
     *completions = take_ready(queue);
+  } else if (!queue->is_open) {
+    result = TFFI_WAIT_GONE;
   } else {
     result = queue->wakes != wakes ? TFFI_WAIT_WOKEN : TFFI_WAIT_TIMEOUT;
   }
@@ -388,7 +360,7 @@ tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completio
     at = tffi_deadline(timeout_ns);
     deadline = &at;
   }
-  while (slot->token == token && slot->first == NULL && queue->wakes == wakes && in_time) {
+  while (slot->token == token && slot->first == NULL && queue->wakes == wakes && in_time && queue->is_open) {
     slot->sleepers += 1;
     in_time = sleep_until(&slot->arrived, &queue->lock, deadline);
     slot->sleepers -= 1;
@@ -398,12 +370,12 @@ tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completio
     const bool free_it = slot->sleepers == 0;
     pthread_mutex_unlock(&queue->lock);
     if (free_it) {
-      recycle(slot);
+      tffi_slot_recycle(slot);
     }
     return TFFI_WAIT_GONE;
   }
   if (slot->first == NULL) {
-    const tffi_wait result = queue->wakes != wakes ? TFFI_WAIT_WOKEN : TFFI_WAIT_TIMEOUT;
+    const tffi_wait result = queue->wakes != wakes || !queue->is_open ? TFFI_WAIT_WOKEN : TFFI_WAIT_TIMEOUT;
     pthread_mutex_unlock(&queue->lock);
     return result;
   }
@@ -412,7 +384,7 @@ tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completio
     const bool free_it = end_slot(slot);
     unlock_and_drop_reference(queue);
     if (free_it) {
-      recycle(slot);
+      tffi_slot_recycle(slot);
     }
   } else {
     pthread_mutex_unlock(&queue->lock);
@@ -442,18 +414,58 @@ bool tffi_inference_is_over(uint64_t token)
   return over;
 }
 
-void tffi_queue_release(tffi_queue *queue)
+/* Under the queue's lock. */
+static void wake_all(tffi_queue *queue)
 {
+  queue->wakes += 1;
+  pthread_cond_broadcast(&queue->arrived);
+  tffi_slot *slot = NULL;
+  for (uint32_t i = 0; (slot = tffi_slot_at(i)) != NULL; i++) {
+    if (__atomic_load_n(&slot->queue, __ATOMIC_RELAXED) == queue) {
+      pthread_cond_broadcast(&slot->arrived);
+    }
+  }
+}
+
+void tffi_queue_wake(tffi_queue *queue)
+{
+  if (queue->forks != tffi_forks) {
+    return;
+  }
+  pthread_mutex_lock(&queue->lock);
+  wake_all(queue);
+  pthread_mutex_unlock(&queue->lock);
+}
+
+void tffi_queue_close(tffi_queue *queue)
+{
+  if (queue->forks != tffi_forks) {
+    return;
+  }
   pthread_mutex_lock(&queue->lock);
   tffi_completion *list = take_ready(queue);
+  const bool was_open = queue->is_open;
   queue->is_open = false;
-  queue->wakes += 1;
-  unlock_and_drop_reference(queue);
+  wake_all(queue);
+  pthread_mutex_unlock(&queue->lock);
+  if (was_open) {
+    tffi_count(&tffi_live.queues, -1);
+  }
   while (list != NULL) {
     tffi_completion *next = list->next;
     tffi_completion_free(list);
     list = next;
   }
+}
+
+void tffi_queue_release(tffi_queue *queue)
+{
+  if (queue->forks != tffi_forks) {
+    return;
+  }
+  tffi_queue_close(queue);
+  pthread_mutex_lock(&queue->lock);
+  unlock_and_drop_reference(queue);
 }
 
 const uint32_t *tffi_queue_ready(const tffi_queue *queue)
@@ -463,6 +475,9 @@ const uint32_t *tffi_queue_ready(const tffi_queue *queue)
 
 int tffi_queue_fd(tffi_queue *queue)
 {
+  if (queue->forks != tffi_forks) {
+    return -1;
+  }
   pthread_mutex_lock(&queue->lock);
   if (queue->fd < 0) {
     queue->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -473,19 +488,4 @@ int tffi_queue_fd(tffi_queue *queue)
   const int fd = queue->fd;
   pthread_mutex_unlock(&queue->lock);
   return fd;
-}
-
-void tffi_queue_wake(tffi_queue *queue)
-{
-  pthread_mutex_lock(&queue->lock);
-  queue->wakes += 1;
-  pthread_cond_broadcast(&queue->arrived);
-  const uint32_t chunks = __atomic_load_n(&store.chunk_count, __ATOMIC_ACQUIRE);
-  for (uint32_t i = 0; i < chunks * SLOTS_PER_CHUNK; i++) {
-    tffi_slot *slot = &store.chunks[i / SLOTS_PER_CHUNK][i % SLOTS_PER_CHUNK];
-    if (__atomic_load_n(&slot->queue, __ATOMIC_RELAXED) == queue && slot->sleepers > 0) {
-      pthread_cond_broadcast(&slot->arrived);
-    }
-  }
-  pthread_mutex_unlock(&queue->lock);
 }

@@ -155,11 +155,17 @@ typedef struct tffi_queue tffi_queue;
 typedef enum {
   TFFI_WAIT_READY = 0,   /* *completions holds a list */
   TFFI_WAIT_TIMEOUT = 1, /* the time is up, nothing came */
-  TFFI_WAIT_GONE = 2,    /* another caller has taken what this one waits for, or the token is stale */
+  TFFI_WAIT_GONE = 2,    /* another caller has taken what this one waits for, the token is stale, the queue closed */
   TFFI_WAIT_WOKEN = 3    /* tffi_queue_wake was called */
 } tffi_wait;
 
 tffi_queue *tffi_queue_new(void);
+/*
+ * Drops what is ready and whatever still comes, and wakes everyone who waits. The caller's reference stays: as long as
+ * it does the queue may be asked, and answers that there is nothing.
+ */
+void tffi_queue_close(tffi_queue *queue);
+/* Closes the queue and lets go of it. Of this and the rest: in a forked child nothing happens to queues made before. */
 void tffi_queue_release(tffi_queue *queue);
 
 /*

@@ -78,7 +78,6 @@ class CompletionQueue:
     """
 
     __slots__ = (
-        "_is_closed",
         "_is_left",
         "_ready",
         "early",
@@ -89,21 +88,21 @@ class CompletionQueue:
     )
 
     def __init__(self) -> None:
-        self.native = lib.tffi_queue_new()
-        if self.native == ffi.NULL:
+        native = lib.tffi_queue_new()
+        if native == ffi.NULL:
             raise MemoryError("no memory for a completion queue")
+        # Let go of with the last user of this object: another thread may be about to call with it.
+        self.native = ffi.gc(native, lib.tffi_queue_release)
         self._ready = lib.tffi_queue_ready(self.native)
         self.in_flight: dict[int, Inference] = {}
         self.early: dict[tuple[int, int], tuple[Response | TritonError | None, bool]] = {}
         self.next_key = itertools.count(1).__next__
         self.is_given_up = False
         self._is_left = False
-        self._is_closed = False
 
     def drain(self) -> None:
         """Deliver what is ready and not waited for, without waiting."""
-        # A closed queue's memory may be another one's by now.
-        if self._ready[0] and not self._is_closed:
+        if self._ready[0]:
             self._collect(lib.tffi_queue_wait, self.native, 0)
 
     def wait(self, inference: Inference, deadline: float | None) -> bool:
@@ -187,10 +186,9 @@ class CompletionQueue:
         lib.tffi_queue_wake(self.native)
 
     def close(self) -> None:
-        """Let go of the C queue; its memory lives on, so a late caller does no harm."""
-        if not self._is_closed:
-            self._is_closed = True
-            lib.tffi_queue_release(self.native)
+        """Drop what is there and what still comes; who waits raises ClosedError."""
+        self.is_given_up = True
+        lib.tffi_queue_close(self.native)
 
     def _collect(self, wait: CData, whose: CData, timeout_ns: int) -> int:
         """Call one of the two C waits and deliver what it took.

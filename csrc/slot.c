@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The memory of slots, which is reused but never given back, and the tokens that name inferences. A token is the
+ * number of a slot and how often that was used; one of which either does not fit any more is stale.
+ */
+
+#include <stdlib.h>
+
+#include "internal.h"
+
+enum {
+  SLOTS_PER_CHUNK = 256,
+  CHUNKS = 4096, /* a million inferences in flight */
+  INDEX_BITS = 20
+};
+
+static struct {
+  pthread_mutex_t lock;
+  tffi_slot *chunks[CHUNKS];
+  uint32_t chunk_count; /* written under the lock, read without */
+  tffi_slot *idle;
+} store = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+uint32_t tffi_forks;
+
+static void before_fork(void)
+{
+  pthread_mutex_lock(&store.lock);
+}
+
+static void after_fork_in_parent(void)
+{
+  pthread_mutex_unlock(&store.lock);
+}
+
+static void after_fork_in_child(void)
+{
+  tffi_forks += 1;
+  store.idle = NULL;
+  pthread_mutex_unlock(&store.lock);
+}
+
+__attribute__((constructor)) static void handle_forks(void)
+{
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static bool add_chunk(void)
+{
+  const uint32_t count = store.chunk_count;
+  if (count == CHUNKS) {
+    return false;
+  }
+  tffi_slot *chunk = calloc(SLOTS_PER_CHUNK, sizeof(*chunk));
+  if (chunk == NULL) {
+    return false;
+  }
+  for (uint32_t i = SLOTS_PER_CHUNK; i-- > 0;) {
+    tffi_slot *slot = &chunk[i];
+    pthread_mutex_init(&slot->request_lock, NULL);
+    tffi_cond_init(&slot->arrived);
+    slot->index = count * SLOTS_PER_CHUNK + i;
+    slot->free_next = store.idle;
+    store.idle = slot;
+  }
+  store.chunks[count] = chunk;
+  __atomic_store_n(&store.chunk_count, count + 1, __ATOMIC_RELEASE);
+  return true;
+}
+
+tffi_slot *tffi_slot_new(void)
+{
+  tffi_slot *slot = NULL;
+  pthread_mutex_lock(&store.lock);
+  if (store.idle != NULL || add_chunk()) {
+    slot = store.idle;
+    store.idle = slot->free_next;
+  }
+  pthread_mutex_unlock(&store.lock);
+  return slot;
+}
+
+void tffi_slot_recycle(tffi_slot *slot)
+{
+  pthread_mutex_lock(&store.lock);
+  slot->free_next = store.idle;
+  store.idle = slot;
+  pthread_mutex_unlock(&store.lock);
+}
+
+uint64_t tffi_slot_next_token(tffi_slot *slot)
+{
+  __atomic_store_n(&slot->forks, tffi_forks, __ATOMIC_RELAXED);
+  /* Generations begin at 1, so no token is 0. */
+  slot->generation += 1;
+  return slot->generation << INDEX_BITS | slot->index;
+}
+
+tffi_slot *tffi_slot_at(uint32_t index)
+{
+  if (index / SLOTS_PER_CHUNK >= __atomic_load_n(&store.chunk_count, __ATOMIC_ACQUIRE)) {
+    return NULL;
+  }
+  return &store.chunks[index / SLOTS_PER_CHUNK][index % SLOTS_PER_CHUNK];
+}
+
+tffi_slot *tffi_slot_find(uint64_t token)
+{
+  tffi_slot *slot = tffi_slot_at((uint32_t)(token & ((1U << INDEX_BITS) - 1)));
+  if (slot == NULL || __atomic_load_n(&slot->forks, __ATOMIC_RELAXED) != tffi_forks) {
+    return NULL;
+  }
+  return slot;
+}

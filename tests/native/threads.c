@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Our C code under many threads: submits, waits, cancels, closes, in every order that Triton's threads allow. Made for
+ * ThreadSanitizer; the checks hold without it too.
+ */
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "batch.h"
+#include "driver.h"
+
+enum { WORKERS = 4, ROUNDS = 300 };
+
+static const char *const kinds[] = {"", "r", "s", "d", "dr", "ds", "n", "nr", "ns", "dn", "dns", "e", "es", "i", "ir",
+                                    "id", "in", "ie", "is", "ids"};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+static void check_seen(const char *how, const driver_seen *seen)
+{
+  CHECK(seen->done == 1);
+  const bool failed = strchr(how, 'e') != NULL || strchr(how, 'h') != NULL;
+  const bool silent = strchr(how, 'n') != NULL;
+  CHECK(seen->errors == (failed && !silent ? 1 : 0));
+  CHECK(seen->responses == (strchr(how, 'd') != NULL ? 3u : 0u) + (failed || silent ? 0u : 1u));
+}
+
+/* A thread that runs `work` on an argument of its own. */
+typedef struct {
+  pthread_t thread;
+  tffi_queue *queue;
+  uint64_t token;
+  uint32_t number;
+  uint32_t count;
+} task;
+
+static void start(task *tasks, uint32_t count, void *(*work)(void *), tffi_queue *queue, uint64_t token)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    tasks[i].queue = queue;
+    tasks[i].token = token;
+    tasks[i].number = i;
+    tasks[i].count = 0;
+    CHECK(pthread_create(&tasks[i].thread, NULL, work, &tasks[i]) == 0);
+  }
+}
+
+static void join(task *tasks, uint32_t count)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    pthread_join(tasks[i].thread, NULL);
+  }
+}
+
+/* Every order of responses and release, each waited for by its token, with waits that end early in between. */
+static void *submit_and_wait(void *given)
+{
+  task *me = given;
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    const char *how = kinds[(i + me->number) % KINDS];
+    uint64_t token = 0;
+    driver_seen seen = {0};
+    CHECK(driver_submit(how, me->queue, i, &token) == NULL);
+    CHECK(token != 0);
+    while (seen.done == 0) {
+      tffi_completion *list = NULL;
+      const tffi_wait result = tffi_inference_wait(token, i % 3 == 0 ? -1 : (int64_t)(i % 3) * 20000, &list);
+      CHECK(result == TFFI_WAIT_READY || (result == TFFI_WAIT_TIMEOUT && i % 3 != 0));
+      driver_take(list, &seen);
+    }
+    check_seen(how, &seen);
+    tffi_completion *none = NULL;
+    CHECK(tffi_inference_wait(token, -1, &none) == TFFI_WAIT_GONE && none == NULL);
+    CHECK(!tffi_inference_cancel(token) && !tffi_inference_is_cancelled(token));
+  }
+  return NULL;
+}
+
+static void every_order(void)
+{
+  task tasks[WORKERS];
+  tffi_queue *queue = tffi_queue_new();
+  start(tasks, WORKERS, submit_and_wait, queue, 0);
+  join(tasks, WORKERS);
+  tffi_queue_release(queue);
+}
+
+/* Many producers, and consumers that take whatever is ready. */
+static uint32_t finished;
+
+static void *produce(void *given)
+{
+  task *me = given;
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    uint64_t token = 0;
+    CHECK(driver_submit(kinds[i % KINDS], me->queue, i, &token) == NULL);
+    if (i % 7 == 0) {
+      tffi_inference_cancel(token);
+    }
+  }
+  return NULL;
+}
+
+static void *consume(void *given)
+{
+  task *me = given;
+  while (__atomic_load_n(&finished, __ATOMIC_RELAXED) < WORKERS * ROUNDS) {
+    tffi_completion *list = NULL;
+    driver_seen seen = {0};
+    tffi_queue_wait(me->queue, me->number == 0 ? 1000000 : 50000, &list);
+    (void)__atomic_load_n(tffi_queue_ready(me->queue), __ATOMIC_RELAXED);
+    driver_take(list, &seen);
+    __atomic_add_fetch(&finished, seen.done, __ATOMIC_RELAXED);
+  }
+  return NULL;
+}
+
+static void many_producers(void)
+{
+  task producers[WORKERS];
+  task consumers[2];
+  tffi_queue *queue = tffi_queue_new();
+  CHECK(tffi_queue_fd(queue) >= 0);
+  finished = 0;
+  start(consumers, 2, consume, queue, 0);
+  start(producers, WORKERS, produce, queue, 0);
+  join(producers, WORKERS);
+  join(consumers, 2);
+  tffi_queue_release(queue);
+}
+
+/* Two wait for one inference, a third cancels it: one of the two sees the end, nobody hangs. */
+static void *wait_to_the_end(void *given)
+{
+  task *me = given;
+  tffi_wait result = TFFI_WAIT_READY;
+  while (result != TFFI_WAIT_GONE && me->count == 0) {
+    tffi_completion *list = NULL;
+    driver_seen seen = {0};
+    result = tffi_inference_wait(me->token, me->number == 0 ? -1 : 300000, &list);
+    driver_take(list, &seen);
+    me->count += seen.done;
+  }
+  return NULL;
+}
+
+static void *cancel(void *given)
+{
+  task *me = given;
+  for (uint32_t i = 0; i < 20; i++) {
+    tffi_inference_cancel(me->token);
+    tffi_inference_is_cancelled(me->token);
+  }
+  return NULL;
+}
+
+static void waiters_and_cancellers(void)
+{
+  tffi_queue *queue = tffi_queue_new();
+  for (uint32_t i = 0; i < ROUNDS / 3; i++) {
+    task waiters[2];
+    task cancellers[2];
+    uint64_t token = 0;
+    static const char *const some[] = {"h", "hr", "hs", "s", "d", "i", "hds"};
+    CHECK(driver_submit(some[i % 7], queue, 1, &token) == NULL);
+    start(waiters, 2, wait_to_the_end, queue, token);
+    start(cancellers, 2, cancel, queue, token);
+    join(cancellers, 2);
+    join(waiters, 2);
+    CHECK(waiters[0].count + waiters[1].count == 1);
+  }
+  tffi_queue_release(queue);
+}
+
+/* A queue that is closed wakes everyone at once; what is in flight ends as it likes, and is dropped. */
+static void *wait_at_queue(void *given)
+{
+  task *me = given;
+  tffi_completion *list = NULL;
+  CHECK(tffi_queue_wait(me->queue, -1, &list) != TFFI_WAIT_READY);
+  CHECK(tffi_queue_wait(me->queue, -1, &list) == TFFI_WAIT_GONE);
+  return NULL;
+}
+
+static void *wait_for_token(void *given)
+{
+  task *me = given;
+  tffi_completion *list = NULL;
+  const tffi_wait result = tffi_inference_wait(me->token, -1, &list);
+  CHECK(result == TFFI_WAIT_WOKEN || result == TFFI_WAIT_GONE);
+  return NULL;
+}
+
+static void close_with_work_in_flight(void)
+{
+  for (uint32_t i = 0; i < ROUNDS / 10; i++) {
+    enum { HELD = 2 };
+    uint64_t tokens[HELD];
+    task at_queue[2];
+    task at_token[2];
+    tffi_queue *queue = tffi_queue_new();
+    for (uint32_t j = 0; j < HELD; j++) {
+      CHECK(driver_submit(i % 2 == 0 ? "hs" : "hdr", queue, j, &tokens[j]) == NULL);
+    }
+    start(at_queue, 2, wait_at_queue, queue, 0);
+    start(at_token, 2, wait_for_token, queue, tokens[0]);
+    if (i % 3 == 0) {
+      usleep(500);
+    }
+    tffi_queue_close(queue);
+    tffi_queue_close(queue);
+    join(at_queue, 2);
+    join(at_token, 2);
+    if (i % 2 == 0) {
+      tffi_queue_release(queue);
+    }
+    for (uint32_t j = 0; j < HELD; j++) {
+      CHECK(tffi_inference_cancel(tokens[j]));
+    }
+    if (i % 2 != 0) {
+      tffi_queue_release(queue);
+    }
+  }
+}
+
+/* Buffers from hand to hand, and a pool whose limit changes meanwhile. */
+static void *use_buffers(void *given)
+{
+  task *me = given;
+  for (uint32_t i = 0; i < 5 * ROUNDS; i++) {
+    tffi_buffer *buffer = tffi_buffer_new((size_t)(i * 977 % 40000));
+    CHECK(buffer != NULL);
+    memset(tffi_buffer_data(buffer), (int)i, 1);
+    tffi_buffer_retain(buffer);
+    tffi_buffer_release(buffer);
+    tffi_buffer_release_data(tffi_buffer_data(buffer));
+    if (i % 100 == 0) {
+      tffi_counters seen;
+      tffi_pool_set_limit(me->number % 2 == 0 ? 1 << 16 : 1 << 20);
+      tffi_counters_read(&seen);
+    }
+  }
+  return NULL;
+}
+
+static void buffers(void)
+{
+  task tasks[WORKERS];
+  start(tasks, WORKERS, use_buffers, NULL, 0);
+  join(tasks, WORKERS);
+  tffi_pool_set_limit(0);
+}
+
+/* Function models: instances that execute, workers that answer, and in the end somebody who gives up. */
+static tffi_function *function;
+static struct TRITONBACKEND_ModelInstance *instances[2];
+
+static void *execute(void *given)
+{
+  task *me = given;
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    struct TRITONBACKEND_Request *requests[3];
+    fake.backend_requests(requests, 3);
+    CHECK(TRITONBACKEND_ModelInstanceExecute(instances[me->number], requests, 1 + i % 3) == NULL);
+    for (uint32_t j = 1 + i % 3; j < 3; j++) {
+      CHECK(TRITONBACKEND_RequestRelease(requests[j], 1) == NULL);
+    }
+  }
+  return NULL;
+}
+
+static void *answer(void *given)
+{
+  task *me = given;
+  tffi_batch *batch = NULL;
+  while (tffi_function_next(function, me->number, me->number == 0 ? -1 : 1000000, &batch) != TFFI_WAIT_GONE) {
+    if (batch == NULL) {
+      continue;
+    }
+    me->count++;
+    if (me->count % 5 == 0) {
+      tffi_batch_fail(batch, TRITONSERVER_ERROR_INTERNAL, "no");
+    } else if (me->count % 7 != 0) {
+      const tffi_tensor *input = &batch->inputs[0];
+      CHECK(batch->row_count == FAKE_ROWS * (int64_t)batch->request_count);
+      tffi_tensor output = *input;
+      output.name = "y";
+      const tffi_result result = {.outputs = &output, .output_count = 1};
+      struct TRITONSERVER_Error *error = tffi_batch_finish(batch, &result);
+      if (error != NULL) {
+        TRITONSERVER_ErrorDelete(error);
+      }
+    }
+    if (me->count % 11 == 0) {
+      tffi_buffer *kept = batch->inputs[0].buffer;
+      batch->inputs[0].buffer = NULL;
+      tffi_batch_release(batch);
+      tffi_buffer_release(kept);
+    } else {
+      tffi_batch_release(batch);
+    }
+    batch = NULL;
+  }
+  return NULL;
+}
+
+static void functions(bool abandon)
+{
+  enum { INSTANCES = 2 };
+  task executors[INSTANCES];
+  task answerers[INSTANCES];
+  uint64_t token = 0;
+  function = driver_function(INSTANCES, &token);
+  struct TRITONBACKEND_Model *model = fake.model_new(token);
+  CHECK(TRITONBACKEND_ModelInitialize(model) == NULL);
+  for (uint32_t i = 0; i < INSTANCES; i++) {
+    instances[i] = fake.instance_new(model);
+    CHECK(TRITONBACKEND_ModelInstanceInitialize(instances[i]) == NULL);
+  }
+  CHECK(tffi_function_set_loaded(function) == NULL);
+  start(answerers, INSTANCES, answer, NULL, 0);
+  start(executors, INSTANCES, execute, NULL, 0);
+  if (abandon) {
+    usleep(2000);
+    tffi_function_abandon(function);
+  }
+  join(executors, INSTANCES);
+  tffi_function_close(function);
+  for (uint32_t i = 0; i < INSTANCES; i++) {
+    CHECK(TRITONBACKEND_ModelInstanceFinalize(instances[i]) == NULL);
+    free(instances[i]);
+  }
+  CHECK(TRITONBACKEND_ModelFinalize(model) == NULL);
+  free(model);
+  join(answerers, INSTANCES);
+  tffi_function_release(function);
+}
+
+/* A slot that was used four billion times goes on giving tokens that are good. */
+static void used_for_long(void)
+{
+  tffi_slot *slot = NULL;
+  for (uint32_t i = 0; (slot = tffi_slot_at(i)) != NULL; i++) {
+    slot->generation = UINT32_MAX - 2;
+  }
+  tffi_queue *queue = tffi_queue_new();
+  for (uint32_t i = 0; i < 5; i++) {
+    uint64_t token = 0;
+    driver_seen seen = {0};
+    tffi_completion *list = NULL;
+    CHECK(driver_submit("i", queue, 1, &token) == NULL);
+    CHECK(token > UINT32_MAX);
+    CHECK(tffi_inference_wait(token, -1, &list) == TFFI_WAIT_READY);
+    driver_take(list, &seen);
+    check_seen("i", &seen);
+  }
+  tffi_queue_release(queue);
+}
+
+/* Forks while other threads hold what locks there are; the child lets go of what it has and goes on by itself. */
+static bool forking;
+
+static void *be_busy(void *given)
+{
+  task *me = given;
+  while (__atomic_load_n(&forking, __ATOMIC_RELAXED)) {
+    tffi_buffer_release(tffi_buffer_new(10000));
+    uint64_t token = 0;
+    uint64_t unused = 0;
+    tffi_completion *list = NULL;
+    driver_seen seen = {0};
+    CHECK(driver_submit("i", me->queue, 1, &token) == NULL);
+    CHECK(tffi_inference_wait(token, -1, &list) == TFFI_WAIT_READY);
+    driver_take(list, &seen);
+    tffi_function_release(driver_function(1, &unused));
+  }
+  return NULL;
+}
+
+static void child(tffi_queue *queue, tffi_buffer *buffer, uint64_t token)
+{
+  alarm(20);
+  tffi_completion *list = NULL;
+  tffi_buffer_release(buffer);
+  CHECK(tffi_inference_wait(token, -1, &list) == TFFI_WAIT_GONE);
+  CHECK(tffi_queue_wait(queue, -1, &list) == TFFI_WAIT_GONE);
+  CHECK(!tffi_inference_cancel(token));
+  tffi_queue_wake(queue);
+  tffi_queue_release(queue);
+  tffi_queue *own = tffi_queue_new();
+  driver_seen seen = {0};
+  CHECK(driver_submit("i", own, 1, &token) == NULL);
+  CHECK(tffi_inference_wait(token, -1, &list) == TFFI_WAIT_READY);
+  driver_take(list, &seen);
+  check_seen("i", &seen);
+  tffi_queue_release(own);
+  uint64_t unused = 0;
+  tffi_function_release(driver_function(1, &unused));
+  _exit(0);
+}
+
+static void forks(void)
+{
+  task tasks[WORKERS];
+  tffi_queue *queue = tffi_queue_new();
+  uint64_t token = 0;
+  CHECK(driver_submit("h", queue, 1, &token) == NULL);
+  forking = true;
+  start(tasks, WORKERS, be_busy, queue, 0);
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    tffi_buffer *buffer = tffi_buffer_new(10000);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      child(queue, buffer, token);
+    }
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK(status == 0);
+    tffi_buffer_release(buffer);
+  }
+  __atomic_store_n(&forking, false, __ATOMIC_RELAXED);
+  join(tasks, WORKERS);
+  CHECK(tffi_inference_cancel(token));
+  tffi_queue_release(queue);
+}
+
+int main(int count, char **arguments)
+{
+  CHECK(count == 3);
+  driver_load(arguments[1]);
+  const char *what = arguments[2];
+  if (strcmp(what, "forks") == 0) {
+    forks();
+  } else {
+    CHECK(strcmp(what, "threads") == 0);
+    every_order();
+    driver_check_empty();
+    many_producers();
+    driver_check_empty();
+    waiters_and_cancellers();
+    driver_check_empty();
+    close_with_work_in_flight();
+    driver_check_empty();
+    buffers();
+    driver_check_empty();
+    functions(false);
+    driver_check_empty();
+    functions(true);
+    driver_check_empty();
+    used_for_long();
+  }
+  driver_check_empty();
+  fake.stop_threads();
+  return 0;
+}

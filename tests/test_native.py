@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Our C code alone, without Python and without Triton: under threads, forks and failures.
+
+`tests/native/` has the drivers and a library with Triton's names that does what Triton may do, in
+every order. What they check of values, counters and leaks is in there; ThreadSanitizer and
+AddressSanitizer watch.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from _backend import compiler
+
+ROOT = Path(__file__).resolve().parent.parent
+NATIVE = ROOT / "tests" / "native"
+SANITIZERS = {
+    "plain": (),
+    "threads": ("-fsanitize=thread",),
+    "memory": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
+}
+TABLE = """
+import build_ffi
+server = build_ffi.declarations("tritonserver.h")
+backend = build_ffi.declarations("tritonbackend.h")
+functions = build_ffi.parse(server).functions + build_ffi.parse(backend, known=server).functions
+print('#include "tritonffi.h"\\n#include "tritonbackend.h"\\n' + build_ffi.import_table(functions))
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """The import table, in C, as the extension has it."""
+    path = tmp_path_factory.mktemp("native") / "table.c"
+    done = subprocess.run(
+        [sys.executable, "-c", TABLE], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    path.write_text(done.stdout, encoding="utf-8")
+    return path
+
+
+def cc(*arguments):
+    """Compile C11 with our headers."""
+    flags = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror")
+    command = [*compiler(), *flags, f"-I{ROOT / 'csrc'}", f"-I{NATIVE}", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def build(folder, table, name, sanitizer, *flags):
+    """Build a driver and the library that it loads, and return how to run it."""
+    flags += SANITIZERS[sanitizer]
+    library, program = folder / "libfake.so", folder / name
+    cc(*flags, "-shared", "-fPIC", NATIVE / "fake_triton.c", "-o", library)
+    sources = [*sorted((ROOT / "csrc").glob("*.c")), NATIVE / "driver.c", NATIVE / f"{name}.c"]
+    cc(*flags, *sources, table, "-ldl", "-o", program)
+    # ThreadSanitizer of GCC before 14 does not start where addresses are random by many bits.
+    bits = int(Path("/proc/sys/vm/mmap_rnd_bits").read_text())
+    prefix = ["setarch", "-R"] if sanitizer == "threads" and bits > 28 else []
+    assert not prefix or shutil.which("setarch")
+    return [*prefix, str(program), str(library)]
+
+
+def run(command, *arguments):
+    """Run a driver, which says what is not so."""
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_any_order_of_threads_is_right(tmp_path, table, sanitizer):
+    """Final before release and after, inline, many producers, waiters, cancels, closes."""
+    run(build(tmp_path, table, "threads", sanitizer), "threads")
+
+
+def test_a_forked_child_never_waits_for_a_thread_that_is_not_there(tmp_path, table):
+    """300 forks while four threads hold the locks: the child lets go of all and starts anew."""
+    run(build(tmp_path, table, "threads", "plain"), "forks")
