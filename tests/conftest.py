@@ -90,8 +90,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(repository: Path, backend_directory: Path) -> Iterator[Server]:
-    """A server over that repository, for all tests that do not need one of their own."""
-    with Server(repository, backend_directory=backend_directory, server_id="shared") as running:
+    """A server over that repository, for all tests that do not need one of their own.
+
+    It has the one response cache that a process may have; models ask for it in their config.
+    """
+    options = {"server_id": "shared", "cache_config": {"local": {"size": 1 << 20}}}
+    with Server(repository, backend_directory=backend_directory, **options) as running:
         yield running
 
 

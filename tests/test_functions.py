@@ -322,7 +322,7 @@ def test_empty_places_of_a_direct_sequence_batch_are_rows_that_are_not_ready(loa
         model.infer({"x": row(0)}, correlation_id=sequence, sequence_end=True)
 
 
-def test_the_response_cache_spares_calls():
+def test_the_response_cache_spares_calls(load):
     """Equal requests are answered by Triton, and counted as hits."""
     calls = []
 
@@ -330,11 +330,10 @@ def test_the_response_cache_spares_calls():
         calls.append(x)
         return {"y": x}
 
-    with Server(cache_config={"local": {"size": 1 << 20}}) as server:
-        model = Loader(server)(function, config={"response_cache": {"enable": True}})
-        for _ in range(3):
-            assert model.infer({"x": row(1, 2)[0]})["y"].tolist() == [1, 2]
-        counts = statistics(model)
+    model = load(function, config={"response_cache": {"enable": True}})
+    for _ in range(3):
+        assert model.infer({"x": row(1, 2)[0]})["y"].tolist() == [1, 2]
+    counts = statistics(model)
     assert len(calls) == 1
     calls.clear()
     assert (counts["inferences"], counts["executions"], counts["success"]) == (1, 1, 3)

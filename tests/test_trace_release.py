@@ -203,18 +203,16 @@ def test_a_cancelled_ensemble(own, gate):
     assert trace.children[0].model_name == "batched"
 
 
-def test_a_cache_hit_runs_on_the_submitting_thread(tmp_path, backend_directory):
+def test_a_cache_hit_runs_on_the_submitting_thread(server, repository):
     """All callbacks before InferAsync returns; there is no computing to tell of."""
-    folder = tmp_path / "models"
     cached = "response_cache { enable: true }"
-    _backend.write_model(folder, "cached", FP32, max_batch_size=8, extra=cached)
-    options = {"backend_directory": backend_directory, "cache_config": {"local": {"size": 1 << 20}}}
-    with Server(folder, **options) as server:
-        model = server.model("cached")
-        first, second = Trace(BOTH), Trace(BOTH)
-        model.infer(ROW, trace=first)
-        model.infer(ROW, trace=second)
-        assert model.statistics().cache_hit.count == 1
+    _backend.write_model(repository, "cached", FP32, max_batch_size=8, extra=cached)
+    model = server.load("cached")
+    first, second = Trace(BOTH), Trace(BOTH)
+    model.infer(ROW, trace=first)
+    model.infer(ROW, trace=second)
+    assert model.statistics().cache_hit.count == 1
+    server.unload("cached")
     assert "compute_infer" in first.spans
     assert "compute_infer" not in second.spans
     assert "request" in second.spans
