@@ -29,7 +29,6 @@ RAW = "for `tritonffi.capi`: "
 NAMES = "the enumeration has the name, of every value: "
 MADE_NEW = RAW + "a request is made new for every inference"
 KNOWN = RAW + "`Request` knows what it was made with"
-SET = RAW + "the attributes are ours to set, for a request, and not to ask for"
 
 #: Functions without a caller in tritonffi/ and csrc/, and why. A test or an example calls each.
 NOT_CALLED = {
@@ -63,12 +62,6 @@ NOT_CALLED = {
     "TRITONSERVER_InferenceRequestPriorityUInt64": KNOWN,
     "TRITONSERVER_InferenceRequestSetPriority": RAW + "the 32 bits of SetPriorityUInt64",
     "TRITONSERVER_InferenceRequestTimeoutMicroseconds": KNOWN,
-    "TRITONSERVER_BufferAttributesByteSize": SET,
-    "TRITONSERVER_BufferAttributesMemoryType": SET,
-    "TRITONSERVER_BufferAttributesMemoryTypeId": SET,
-    "TRITONSERVER_BufferAttributesCudaIpcHandle": SET,
-    "TRITONSERVER_BufferAttributesSetCudaIpcHandle": RAW
-    + "a handle is for memory of another process, which nobody hands us",
     "TRITONSERVER_InferenceRequestIsCancelled": RAW
     + "the request may be gone when it is asked, so `Inference.is_cancelled` keeps its own flag",
 }
@@ -142,6 +135,8 @@ OF_PYTHON = {
     "Inference.result": "waits for the callbacks",
     "Inference.wait": "waits for the callbacks",
     "ResponseStream.close": "cancels, and drops what was not read",
+    "MemoryPool": "memory of this package's own",
+    "memory_pool": "likewise",
     "Model": "a name and a version, which its functions take",
     "Server.model": "likewise",
     "Server.closed": "what `close` has done",

@@ -21,9 +21,7 @@ from tritonffi import (
     _cuda,
     _lent,
 )
-from tritonffi._call import check, out_int
-from tritonffi._enums import MemoryType
-from tritonffi._native import ffi, lib
+from tritonffi._native import ffi
 
 REPORT = {"report": True}
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -376,25 +374,3 @@ def test_an_output_without_memory_is_no_array_of_numbers(echo):
         echo.infer({"INPUT0": [1.0, 2.0]}, parameters={"mode": "no_memory"})
     response = echo.infer({"INPUT0": np.empty(0, "f4")}, parameters={"mode": "no_memory"})
     assert response["OUTPUT0"].tolist() == []
-
-
-def test_attributes_of_a_buffer_are_what_was_set(library):
-    """Through the raw API, as a client of CUDA's shared memory would."""
-    made = ffi.new("struct TRITONSERVER_BufferAttributes **")
-    check(lib.TRITONSERVER_BufferAttributesNew(made))
-    attributes = made[0]
-    handle = ffi.new("char[64]", bytes(range(64)))
-    check(lib.TRITONSERVER_BufferAttributesSetByteSize(attributes, 2**40))
-    check(lib.TRITONSERVER_BufferAttributesSetMemoryType(attributes, MemoryType.GPU))
-    check(lib.TRITONSERVER_BufferAttributesSetMemoryTypeId(attributes, 3))
-    check(lib.TRITONSERVER_BufferAttributesSetCudaIpcHandle(attributes, handle))
-    assert out_int("size_t", lib.TRITONSERVER_BufferAttributesByteSize, attributes) == 2**40
-    assert out_int("int64_t", lib.TRITONSERVER_BufferAttributesMemoryTypeId, attributes) == 3
-    memory_type = ffi.new("TRITONSERVER_MemoryType *")
-    check(lib.TRITONSERVER_BufferAttributesMemoryType(attributes, memory_type))
-    assert memory_type[0] == MemoryType.GPU
-    copy = ffi.new("void **")
-    check(lib.TRITONSERVER_BufferAttributesCudaIpcHandle(attributes, copy))
-    assert copy[0] != handle
-    assert ffi.buffer(copy[0], 64)[:] == bytes(range(64))
-    check(lib.TRITONSERVER_BufferAttributesDelete(attributes))

@@ -58,25 +58,6 @@ def test_a_refused_request_gives_everything_back(server):
     assert counters() == before
 
 
-def test_memory_is_reused_up_to_the_limit(echo):
-    """Idle memory is pooled, bounded, and given back when the limit is lowered."""
-    read = ffi.new("tffi_counters *")
-    limit = lib.tffi_pool_limit()
-    try:
-        lib.tffi_pool_set_limit(1 << 20)
-        outputs = [
-            echo.infer({"INPUT0": np.zeros(1 << 16, np.float32)})["OUTPUT0"] for _ in range(8)
-        ]
-        outputs.clear()
-        lib.tffi_counters_read(read)
-        assert 0 < read.pooled_bytes <= 1 << 20
-        lib.tffi_pool_set_limit(0)
-        lib.tffi_counters_read(read)
-        assert read.pooled_bytes == 0
-    finally:
-        lib.tffi_pool_set_limit(limit)
-
-
 def test_memory_stays_flat(server):
     """After a warm-up, thousands of inferences of mixed kinds leave the process as large as it was.
 

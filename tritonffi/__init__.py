@@ -33,6 +33,7 @@ from tritonffi._function_context import Context, ContextRequest
 from tritonffi._function_results import Result
 from tritonffi._input import Chunks, Raw
 from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
+from tritonffi._memory_pool import MemoryPool, memory_pool
 from tritonffi._model import Model
 from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
 from tritonffi._output import Label
@@ -69,6 +70,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "LogSettings",
+    "MemoryPool",
     "MemoryUsage",
     "Model",
     "ModelBatchFlag",
@@ -108,6 +110,7 @@ __all__ = [
     "is_log_enabled",
     "log_message",
     "log_settings",
+    "memory_pool",
 ]
 
 __version__ = "0.1.0"

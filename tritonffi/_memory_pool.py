@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of outputs: how much is in use, and how much is kept for the next ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tritonffi._errors import InvalidArgumentError
+from tritonffi._native import ffi, lib
+
+_SIZE_MAX = 2**64 - 1
+
+
+class MemoryPool:
+    """The process's output memory; `tritonffi.memory_pool` is the one that there is.
+
+    Memory for an output of 4 KB or more is kept when its array is dropped, and used again for the
+    next of about that size: fresh memory costs a page fault for each 4 KB. What is kept is bounded
+    by `limit`. Any thread may use the attributes; of the figures each is exact by itself.
+    """
+
+    __slots__ = ()
+
+    @property
+    def limit(self) -> int:
+        """How many bytes of idle memory are kept at most; 16 MB at the start of the process.
+
+        Setting it gives back at once what is above.
+
+        Raises:
+            TypeError: It is no int.
+            InvalidArgumentError: It is negative, or over 64 bits.
+        """
+        return int(lib.tffi_pool_limit())
+
+    @limit.setter
+    def limit(self, size: int) -> None:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
+            raise TypeError(f"the limit must be a number of bytes, not {type(size).__name__}")
+        if not 0 <= size <= _SIZE_MAX:
+            raise InvalidArgumentError(f"the limit must be between 0 and 2**64 - 1, not {size}")
+        lib.tffi_pool_set_limit(size)
+
+    @property
+    def idle_bytes(self) -> int:
+        """How many bytes are kept, and in nobody's use."""
+        return self._read("pooled_bytes")
+
+    @property
+    def used_bytes(self) -> int:
+        """How many bytes Triton, responses and arrays hold, rounded up as memory is."""
+        return self._read("buffer_bytes")
+
+    @property
+    def buffers(self) -> int:
+        """In how many pieces those are: one for each output, none for those with ``out=``."""
+        return self._read("buffers")
+
+    def __repr__(self) -> str:
+        return (
+            f"<MemoryPool: {self.used_bytes} bytes used, {self.idle_bytes} idle of at most "
+            f"{self.limit}>"
+        )
+
+    def _read(self, name: str) -> int:
+        counters = ffi.new("tffi_counters *")
+        lib.tffi_counters_read(counters)
+        return int(getattr(counters, name))
+
+
+memory_pool = MemoryPool()
