@@ -310,7 +310,11 @@ def builder() -> FFI:
     source.append(import_table(server.functions + backend.functions))
 
     ffi = FFI()
-    ffi.cdef(server_text + "\n" + declarations("tritonffi.h", "tritonffi_trace.h"))
+    ffi.cdef(
+        server_text
+        + "\n"
+        + declarations("tritonffi.h", "tritonffi_function.h", "tritonffi_trace.h")
+    )
     ffi.set_source(
         "tritonffi._native",
         "\n".join(source) + "\n",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What function.c, backend.c, gather.c, describe.c and scatter.c share: a function model and one call of its callable. */
+/* What function.c, backend.c, gather.c, describe.c, scatter.c and stream.c share: a function model and one call of its callable. */
 
 #ifndef TRITONFFI_BATCH_H
 #define TRITONFFI_BATCH_H
@@ -36,6 +36,8 @@ typedef struct function_batch {
   struct TRITONBACKEND_Request **requests;
   struct TRITONBACKEND_Response **responses; /* room for one per request */
   void *described;                           /* the memory of shown.requests */
+  struct TRITONBACKEND_ResponseFactory *factory; /* of a decoupled model's request, once it is needed */
+  uint64_t response_start_ns;                    /* when the next response of a decoupled model begins; 0: the first */
   struct function_batch *next_of_call;       /* in the list of one Execute */
   struct function_batch *next_queued;        /* under the function's lock, as the next three */
   struct function_batch *next_live, *previous_live;
@@ -78,6 +80,7 @@ struct tffi_function {
   bool batching;
   bool stacking;
   bool describing;
+  bool decoupled;
 };
 
 /* The clock readings that Triton's statistics of one execution are made of. */
@@ -114,6 +117,8 @@ bool tffi_instance_hides_error(const function_instance *instance, struct TRITONS
 void tffi_batches_run(tffi_function *function, function_batch *first);
 /* function.c: takes a running batch over for its answer. False: it was abandoned. */
 bool tffi_batch_claim(function_batch *batch);
+/* function.c: a claimed batch runs on, after a response that was not the last. */
+void tffi_batch_resume(function_batch *batch);
 /* function.c: the answer is given; Execute may return. */
 void tffi_batch_settle(function_batch *batch);
 /* function.c: one holder less. */
@@ -132,6 +137,28 @@ struct TRITONSERVER_Error *tffi_batch_describe(function_batch *batch);
 /* scatter.c: answers one request with an error, counts the failure, releases the request. The error stays the caller's. */
 void tffi_request_answer_error(const function_instance *instance, struct TRITONBACKEND_Request *request,
                                struct TRITONSERVER_Error *error, const tffi_timing *at);
+/* scatter.c: of one output, where the rows of each request begin, and the shape that is given to Triton. */
+typedef struct {
+  uint64_t *offsets; /* one more than there are requests; the last is the size */
+  int64_t *shape;    /* room for the output's shape, in which the batch axis changes */
+} tffi_cut;
+
+/* scatter.c: the cuts of all outputs, in one block that the caller frees, also after an error. */
+struct TRITONSERVER_Error *tffi_outputs_cut(const function_batch *batch, const tffi_result *result, tffi_cut **cuts);
+/* scatter.c: fills batch->responses[index]: parameters, and the rows of the outputs that the request asked for. */
+struct TRITONSERVER_Error *tffi_response_fill(const function_batch *batch, uint32_t index, const tffi_result *result,
+                                              const tffi_cut *cuts);
+/* scatter.c: counts a batch of one request that succeeded. */
+void tffi_batch_report(function_batch *batch, const tffi_timing *at);
+
+/*
+ * stream.c: counts one response of a decoupled model, `failure` NULL or what it is. Without output_start_ns it is one
+ * that holds nothing. The batch must be claimed, or abandoned and Execute's.
+ */
+void tffi_response_report(function_batch *batch, uint64_t output_start_ns, struct TRITONSERVER_Error *failure);
+/* stream.c: lets the model go; no response follows. */
+void tffi_factory_drop(function_batch *batch);
+
 /* scatter.c: answers all requests of a batch with the error, as above, and deletes it. */
 void tffi_batch_answer_error(function_batch *batch, struct TRITONSERVER_Error *error);
 /* scatter.c: an error about an input or output, beginning with the names of model and tensor. */

@@ -64,6 +64,7 @@ tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token
   function->batching = spec->batching;
   function->stacking = spec->stacking;
   function->describing = spec->describing;
+  function->decoupled = spec->decoupled;
   function->warm_up_calls = spec->warm_up_calls;
   function->input_count = spec->input_count;
   function->worker_count = spec->worker_count > 0 ? spec->worker_count : 1;
@@ -337,6 +338,18 @@ bool tffi_batch_claim(function_batch *batch)
   }
   pthread_mutex_unlock(&batch->function->lock);
   return ours;
+}
+
+void tffi_batch_resume(function_batch *batch)
+{
+  tffi_function *function = batch->function;
+  pthread_mutex_lock(&function->lock);
+  batch->state = BATCH_RUNNING;
+  if (function->abandoned) { /* which passed this batch over while a response was sent */
+    batch->state = BATCH_ABANDONED;
+    pthread_cond_signal(&batch->answered);
+  }
+  pthread_mutex_unlock(&function->lock);
 }
 
 void tffi_batch_settle(function_batch *batch)

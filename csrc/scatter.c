@@ -13,12 +13,6 @@
 
 enum { MESSAGE_SIZE = 512 };
 
-/* Of one output: where the rows of each request begin, and the shape that is given to Triton. */
-typedef struct {
-  uint64_t *offsets; /* one more than there are requests; the last is the size */
-  int64_t *shape;    /* room for the output's shape, in which the batch axis changes */
-} cut;
-
 struct TRITONSERVER_Error *tffi_tensor_error(const tffi_function *function, const char *kind, const char *name,
                                              TRITONSERVER_Error_Code code, const char *text)
 {
@@ -66,10 +60,23 @@ void tffi_batch_answer_error(function_batch *batch, struct TRITONSERVER_Error *e
   const uint64_t now = tffi_now_ns();
   const uint64_t compute_start = batch->compute_start_ns == 0 ? now : batch->compute_start_ns;
   const tffi_timing at = {batch->exec_start_ns, compute_start, now, now};
+  if (batch->function->decoupled) {
+    tffi_response_report(batch, 0, error);
+  }
   for (uint32_t i = 0; i < batch->shown.request_count; i++) {
     tffi_request_answer_error(batch->instance, batch->requests[i], error, &at);
   }
+  tffi_factory_drop(batch);
   tffi_discard(error);
+}
+
+void tffi_batch_report(function_batch *batch, const tffi_timing *at)
+{
+  const int64_t rows = batch->shown.rows[0];
+  report(batch->instance, batch->requests[0], true, at);
+  tffi_discard(TRITONBACKEND_ModelInstanceReportBatchStatistics(batch->instance->native, rows > 0 ? (uint64_t)rows : 1,
+                                                                at->exec_start, at->compute_start, at->compute_end,
+                                                                at->exec_end));
 }
 
 void tffi_batch_fail(tffi_batch *shown, int32_t code, const char *message)
@@ -103,7 +110,7 @@ static bool element_count(const int64_t *shape, uint32_t dim_count, uint64_t *co
 }
 
 /* Where each request's part of an output begins. Python has checked the same things, with better words. */
-static struct TRITONSERVER_Error *cut_output(const function_batch *batch, const tffi_tensor *output, cut *to)
+static struct TRITONSERVER_Error *cut_output(const function_batch *batch, const tffi_tensor *output, tffi_cut *to)
 {
   const tffi_batch *shown = &batch->shown;
   const bool batching = shown->batching;
@@ -146,8 +153,7 @@ static struct TRITONSERVER_Error *cut_output(const function_batch *batch, const 
   return NULL;
 }
 
-/* The cuts of all outputs, in one block that the caller frees. */
-static struct TRITONSERVER_Error *cut_outputs(const function_batch *batch, const tffi_result *result, cut **cuts)
+struct TRITONSERVER_Error *tffi_outputs_cut(const function_batch *batch, const tffi_result *result, tffi_cut **cuts)
 {
   const tffi_tensor *outputs = result->outputs;
   const uint32_t count = result->output_count;
@@ -156,7 +162,7 @@ static struct TRITONSERVER_Error *cut_outputs(const function_batch *batch, const
   for (uint32_t i = 0; i < count; i++) {
     numbers += offset_count + outputs[i].dim_count;
   }
-  *cuts = malloc((size_t)count * sizeof(cut) + numbers * sizeof(int64_t) + 1);
+  *cuts = malloc((size_t)count * sizeof(tffi_cut) + numbers * sizeof(int64_t) + 1);
   if (*cuts == NULL) {
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory to cut the outputs");
   }
@@ -174,7 +180,7 @@ static struct TRITONSERVER_Error *cut_outputs(const function_batch *batch, const
 /* Sending */
 
 static struct TRITONSERVER_Error *add_output(const function_batch *batch, uint32_t index, const tffi_tensor *from,
-                                             const cut *part)
+                                             const tffi_cut *part)
 {
   struct TRITONBACKEND_Output *output = NULL;
   if (batch->shown.batching) {
@@ -236,9 +242,8 @@ static struct TRITONSERVER_Error *add_parameters(const function_batch *batch, ui
   return error;
 }
 
-/* The response to one request: its parameters, and its rows of the outputs that it asked for. */
-static struct TRITONSERVER_Error *fill_response(const function_batch *batch, uint32_t index, const tffi_result *result,
-                                                const cut *cuts)
+struct TRITONSERVER_Error *tffi_response_fill(const function_batch *batch, uint32_t index, const tffi_result *result,
+                                              const tffi_cut *cuts)
 {
   struct TRITONBACKEND_Request *request = batch->requests[index];
   uint32_t wanted = 0;
@@ -263,7 +268,7 @@ static struct TRITONSERVER_Error *fill_response(const function_batch *batch, uin
 }
 
 /* Answers a claimed batch. One request that fails, for want of memory say, does not touch the others. */
-static void answer(function_batch *batch, const tffi_result *result, const cut *cuts,
+static void answer(function_batch *batch, const tffi_result *result, const tffi_cut *cuts,
                    struct TRITONSERVER_Error **errors)
 {
   const uint32_t count = batch->shown.request_count;
@@ -272,7 +277,7 @@ static void answer(function_batch *batch, const tffi_result *result, const cut *
     batch->responses[i] = NULL;
     errors[i] = TRITONBACKEND_ResponseNew(&batch->responses[i], batch->requests[i]);
     if (errors[i] == NULL) {
-      errors[i] = fill_response(batch, i, result, cuts);
+      errors[i] = tffi_response_fill(batch, i, result, cuts);
     }
   }
   at.exec_end = tffi_now_ns();
@@ -307,8 +312,8 @@ static void answer(function_batch *batch, const tffi_result *result, const cut *
 struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *shown, const tffi_result *result)
 {
   function_batch *batch = (function_batch *)shown;
-  cut *cuts = NULL;
-  struct TRITONSERVER_Error *error = cut_outputs(batch, result, &cuts);
+  tffi_cut *cuts = NULL;
+  struct TRITONSERVER_Error *error = tffi_outputs_cut(batch, result, &cuts);
   struct TRITONSERVER_Error **errors = calloc((size_t)shown->request_count + 1, sizeof(struct TRITONSERVER_Error *));
   if (error == NULL && errors == NULL) {
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory to answer the batch");

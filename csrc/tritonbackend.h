@@ -18,6 +18,7 @@ struct TRITONBACKEND_BackendAttribute;
 struct TRITONBACKEND_Input;
 struct TRITONBACKEND_Model;
 struct TRITONBACKEND_ModelInstance;
+struct TRITONBACKEND_ModelInstanceResponseStatistics;
 struct TRITONBACKEND_Output;
 struct TRITONBACKEND_Request;
 struct TRITONBACKEND_Response;
@@ -188,6 +189,35 @@ struct TRITONSERVER_Error *TRITONBACKEND_ResponseOutput(struct TRITONBACKEND_Res
 struct TRITONSERVER_Error *TRITONBACKEND_OutputBuffer(struct TRITONBACKEND_Output *output,
     void **buffer, uint64_t buffer_byte_size, TRITONSERVER_MemoryType *memory_type,
     int64_t *memory_type_id);
+
+/*
+ * The statistics of one response of a decoupled model: an object that the backend makes, fills and deletes. It keeps
+ * nothing of what is set. Without a compute_output_start the response counts as empty.
+ */
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsNew(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics **response_statistics);
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsDelete(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics *response_statistics);
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics *response_statistics,
+    struct TRITONBACKEND_ModelInstance *model_instance);
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics *response_statistics,
+    struct TRITONBACKEND_ResponseFactory *response_factory);
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics *response_statistics,
+    uint64_t response_start);
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics *response_statistics,
+    uint64_t compute_output_start);
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics *response_statistics,
+    uint64_t response_end);
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceResponseStatisticsSetError(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics *response_statistics,
+    struct TRITONSERVER_Error *error);
+struct TRITONSERVER_Error *TRITONBACKEND_ModelInstanceReportResponseStatistics(
+    struct TRITONBACKEND_ModelInstanceResponseStatistics *response_statistics);
 
 #define TRITONFFI_EXPORT __attribute__((visibility("default")))
 

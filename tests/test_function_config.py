@@ -176,8 +176,8 @@ def test_a_name_that_is_no_text_is_refused():
         ({"config": {"batch_input": []}}, UnsupportedError, "'batch_input' asks for"),
         (
             {"config": {"model_transaction_policy": {"decoupled": True}}},
-            UnsupportedError,
-            "one response to a request",
+            InvalidArgumentError,
+            "a function that returns gives one response to a request",
         ),
         (
             {"config": {"sequence_batching": {"state": [{}]}}},

@@ -114,6 +114,8 @@ def function_config(
     outputs: Declarations,
     max_batch_size: int,
     config: Mapping[str, object] | None,
+    *,
+    decoupled: bool = False,
 ) -> FunctionConfig:
     """
     Check and put together what `FunctionModel` is told; see there.
@@ -134,6 +136,7 @@ def function_config(
             f"{model}: max_batch_size must be 0 to {_MAX_INT32}, not {max_batch_size}"
         )
     extra = _checked(config, model)
+    _check_decoupled(extra, decoupled, model)
     input_entries = _entries(inputs, extra.pop("input", []), model, "input")
     output_entries = _entries(outputs, extra.pop("output", []), model, "output")
     if not output_entries:
@@ -179,17 +182,37 @@ def _checked(config: Mapping[str, object] | None, model: str) -> dict[str, JSON]
             raise InvalidArgumentError(
                 f"{model}: config: {key!r}: keys are written as in config.pbtxt, 'instance_group'"
             )
-    policy = _dict(extra.get("model_transaction_policy", {}), "model_transaction_policy", model)
-    if policy.get("decoupled"):
-        raise UnsupportedError(
-            f"{model}: config: 'decoupled': a function gives one response to a request"
-        )
     parameters = _dict(extra.get("parameters", {}), "parameters", model)
     if TOKEN_PARAMETER in parameters:
         raise InvalidArgumentError(
             f"{model}: config: parameter {TOKEN_PARAMETER!r} is not for config to say"
         )
     return extra
+
+
+def _check_decoupled(extra: dict[str, JSON], decoupled: bool, model: str) -> None:  # noqa: FBT001
+    """Have the config say what the kind of callable says."""
+    key = "model_transaction_policy"
+    policy = _dict(extra.get(key, {}), key, model)
+    said = policy.get("decoupled", decoupled)
+    if not isinstance(said, bool):
+        raise TypeError(f"{model}: config: 'decoupled' must be a bool, not {said!r}")
+    if said and not decoupled:
+        raise InvalidArgumentError(
+            f"{model}: config: 'decoupled': a function that returns gives one response to a "
+            "request; for any number of them, yield them"
+        )
+    if decoupled and not said:
+        raise InvalidArgumentError(
+            f"{model}: config: 'decoupled': a generator function gives any number of responses, "
+            "so its model is decoupled"
+        )
+    if decoupled:
+        extra[key] = {**policy, "decoupled": True}
+        if _dict(extra.get("response_cache", {}), "response_cache", model).get("enable"):
+            raise UnsupportedError(
+                f"{model}: config: 'response_cache': Triton caches no decoupled model"
+            )
 
 
 def _entries(

@@ -15,15 +15,16 @@ What the callable is called with is told in `_calling`, what it may return in `_
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tritonffi._call import check, encode, take_error
-from tritonffi._calling import Calling, caller
+from tritonffi._calling import Calling, caller, is_generator
 from tritonffi._errors import CancelledError, InternalError, TritonError
 from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_context import RunningBatch, read_context
@@ -32,6 +33,7 @@ from tritonffi._native import ffi, lib
 from tritonffi._tensor import Array, from_tensor
 
 if TYPE_CHECKING:
+    from tritonffi._call import CFunction
     from tritonffi._function_config import Declarations
     from tritonffi._function_context import Context
     from tritonffi._native import CData
@@ -92,7 +94,10 @@ class FunctionModel:
         """
         if not isinstance(batch, bool):
             raise TypeError(f"model {name!r}: batch must be a bool, not {type(batch).__name__}")
-        made = function_config(name, inputs, outputs, max_batch_size, config)
+        self._is_decoupled = is_generator(function)
+        made = function_config(
+            name, inputs, outputs, max_batch_size, config, decoupled=self._is_decoupled
+        )
         self.name = name
         self._calling = caller(function, made.inputs, f"model {name!r}")
         self._inputs = made.inputs
@@ -120,7 +125,8 @@ class FunctionModel:
                 "input_count": len(input_names),
                 "worker_count": made.instances,
                 "batching": made.is_batching,
-                "stacking": made.is_batching and batch,
+                "stacking": made.is_batching and batch and not self._is_decoupled,
+                "decoupled": self._is_decoupled,
                 "describing": self._calling.wants_context,
             },
         )
@@ -268,31 +274,65 @@ class FunctionModel:
             batch: A ``tffi_batch *`` that runs; it stays the caller's.
             number: The worker's.
         """
-        results = []
+        running = RunningBatch(batch)
+        serve = self._serve_stream if self._is_decoupled else self._serve_result
         try:
-            results.append(self._result(batch, number))
+            serve(batch, running, number)
+        except _WrongResultError as wrong:
+            running.end()
+            self._fail(batch, wrong.error, InternalError.code)
         except BaseException as error:  # noqa: BLE001 -- SystemExit too is a failure of the call
+            running.end()
             if batch.is_warm_up and self._warm_up_error is None:
                 self._warm_up_error = error
-            code = error.code if isinstance(error, TritonError) else InternalError.code
-            self._fail(batch, error, code)
-            return
-        try:
-            self._finish(batch, results.pop())
-        except BaseException as error:  # noqa: BLE001 -- a result may run code of its own
-            self._fail(batch, error, InternalError.code)
+            self._fail(
+                batch, error, error.code if isinstance(error, TritonError) else InternalError.code
+            )
 
-    def _result(self, batch: CData, number: int) -> object:
+    def _serve_result(self, batch: CData, running: RunningBatch, number: int) -> None:
+        """Answer with what the callable returns."""
+        results = [self._call(batch, running, number)]
+        running.end()
+        self._send(lib.tffi_batch_finish, batch, results.pop())
+
+    def _serve_stream(self, batch: CData, running: RunningBatch, number: int) -> None:
+        """
+        Answer with all that the callable yields, until it ends or nobody waits for more.
+
+        Whatever ends it, the generator is closed before the end is told.
+        """
+        called = self._call(batch, running, number)
+        with contextlib.closing(cast("Generator[object]", called)) as generator:
+            while not running.is_cancelled(0):
+                results = list(itertools.islice(generator, 1))
+                if not results:
+                    running.end()
+                    lib.tffi_batch_end(batch)
+                    return
+                self._send(lib.tffi_batch_send, batch, results.pop())
+        raise CancelledError("the request was cancelled")
+
+    def _call(self, batch: CData, running: RunningBatch, number: int) -> object:
         """Call the callable."""
         call, wants_context = self._calling
         if not wants_context:
             return call(self._arrays(batch), {})
-        running = RunningBatch(batch)
+        context = read_context(batch, running, self.name, number)
+        return call(self._arrays(batch), {"context": context})
+
+    def _send(self, send: CFunction, batch: CData, value: object) -> None:
+        """
+        Check a result and have C send it.
+
+        Raises:
+            _WrongResultError: It is not what was declared.
+        """
         try:
-            context = read_context(batch, running, self.name, number)
-            return call(self._arrays(batch), {"context": context})
-        finally:
-            running.end()
+            result, held = self._writer.write(batch, value)
+            check(send(batch, result))
+            del held
+        except BaseException as error:  # noqa: BLE001 -- a result may run code of its own
+            raise _WrongResultError(error) from None
 
     def _arrays(self, batch: CData) -> dict[str, Array]:
         """Make the arrays over the gathered inputs, which take the memory over from the batch."""
@@ -311,12 +351,6 @@ class FunctionModel:
             )
         return arrays
 
-    def _finish(self, batch: CData, value: object) -> None:
-        """Check the results and have C send them."""
-        result, held = self._writer.write(batch, value)
-        check(lib.tffi_batch_finish(batch, result))
-        del held
-
     def _fail(self, batch: CData, error: BaseException, code: int) -> None:
         """Answer a batch with an exception, and tell it to those who read logs."""
         try:
@@ -331,6 +365,14 @@ class FunctionModel:
             _forget_arrays(error)
             c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
             lib.tffi_batch_fail(batch, code, c_message)
+
+
+class _WrongResultError(Exception):
+    """What a callable gave is wrong, which is another thing than that it raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 def _gone(_arrays: dict[str, Array], _context: dict[str, Context]) -> object:

@@ -366,6 +366,8 @@ class Server:
                 with a `Context`. Where the model batches, the first axis is the whole batch.
                 It returns a mapping of output name to array with as many rows, or a `Result` that
                 holds one. What it raises becomes the error of exactly the requests of the batch.
+                A generator function makes a decoupled model, whose batches are one request each:
+                what it yields are the responses (`Model.stream`).
             inputs: Data type and shape by name, ``{"a": ("FP32", [-1])}``, without the batch axis.
             outputs: The same for what it returns.
             max_batch_size: The longest batch; 0: no batch axis, one request a call.
