@@ -115,6 +115,9 @@ PART_OF = {
     "ServerOptionsDelete": "`Server`",
     "ServerSetExitTimeout": "`Server.close`: its `timeout`",
     "MetricsDelete": "`Server.metrics`",
+    "MetricArgsNew": "`MetricFamily`: its `buckets`",
+    "MetricArgsSetHistogram": "`MetricFamily`: its `buckets`",
+    "MetricArgsDelete": "`MetricFamily`: its `buckets`",
 }
 
 #: Public names that are of Python alone. Of a class, its members are too.
@@ -152,6 +155,13 @@ OF_PYTHON = {
     "Context": "read with Triton's backend API, which callables are behind",
     "ContextRequest": "likewise",
     "Result": "likewise",
+    "MetricFamily.closed": "what `close` has done",
+    "Metric.closed": "what `close` has done",
+    "MetricFamily.forget": "internal",
+    "MetricFamily.lock": "internal",
+    "MetricFamilySamples": "what `Server.metrics_dict` returns",
+    "MetricSample": "a part of `MetricFamilySamples`",
+    "parse_metrics": "takes the text of `Server.metrics` apart",
     "Trace.close": "ends what Triton was never given",
     "Trace.wait": "waits for the callbacks",
     "Trace.is_complete": "what the callbacks have told",

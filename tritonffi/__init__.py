@@ -7,6 +7,7 @@ from tritonffi._enums import (
     InstanceGroupKind,
     LogFormat,
     LogLevel,
+    MetricKind,
     ModelBatchFlag,
     ModelControlMode,
     ModelTxnPropertyFlag,
@@ -34,6 +35,8 @@ from tritonffi._function_results import Result
 from tritonffi._input import Chunks, Raw
 from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
 from tritonffi._memory_pool import MemoryPool, memory_pool
+from tritonffi._metrics import Metric, MetricFamily
+from tritonffi._metrics_text import MetricFamilySamples, MetricSample, parse_metrics
 from tritonffi._model import Model
 from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
 from tritonffi._output import Label
@@ -72,6 +75,11 @@ __all__ = [
     "LogSettings",
     "MemoryPool",
     "MemoryUsage",
+    "Metric",
+    "MetricFamily",
+    "MetricFamilySamples",
+    "MetricKind",
+    "MetricSample",
     "Model",
     "ModelBatchFlag",
     "ModelControlMode",
@@ -111,6 +119,7 @@ __all__ = [
     "log_message",
     "log_settings",
     "memory_pool",
+    "parse_metrics",
 ]
 
 __version__ = "0.1.0"

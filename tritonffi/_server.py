@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 
 from tritonffi import _library, _repository
 from tritonffi._call import (
-    check,
     json_object,
     out_bool,
-    owned,
 )
-from tritonffi._enums import MetricFormat, ModelControlMode
+from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -24,8 +22,10 @@ from tritonffi._errors import (
 )
 from tritonffi._functions import FunctionModel, check_model_name
 from tritonffi._lifecycle import Lifecycle
+from tritonffi._metrics import metrics_text
+from tritonffi._metrics_text import parse_metrics
 from tritonffi._model import Model
-from tritonffi._native import ffi, lib
+from tritonffi._native import lib
 from tritonffi._options import ServerOptions
 from tritonffi._statistics import read_statistics
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tritonffi._call import JSON
+    from tritonffi._metrics_text import MetricFamilySamples
     from tritonffi._native import CData
     from tritonffi._options import Path
     from tritonffi._statistics import ServerStatistics
@@ -227,22 +228,15 @@ class Server:
 
         C: ``TRITONSERVER_ServerMetrics``, ``TRITONSERVER_MetricsFormatted``
         """
-        context = f"server {self.options.server_id!r}"
-        with (
-            self._lifecycle.use() as server,
-            owned(
-                "struct TRITONSERVER_Metrics *",
-                lambda out: lib.TRITONSERVER_ServerMetrics(server, out),
-                lib.TRITONSERVER_MetricsDelete,
-                context=context,
-            ) as metrics,
-        ):
-            base = ffi.new("const char **")
-            size = ffi.new("size_t *")
-            kind = int(MetricFormat.PROMETHEUS)
-            check(lib.TRITONSERVER_MetricsFormatted(metrics, kind, base, size), context)
-            text: bytes = ffi.buffer(base[0], size[0])[:]
-            return text.decode()
+        with self._lifecycle.use() as server:
+            return metrics_text(server, f"server {self.options.server_id!r}")
+
+    def metrics_dict(self) -> dict[str, MetricFamilySamples]:
+        """Return the metrics of the process, all servers together, by name.
+
+        C: ``TRITONSERVER_ServerMetrics``, ``TRITONSERVER_MetricsFormatted``
+        """
+        return parse_metrics(self.metrics())
 
     def load(
         self,

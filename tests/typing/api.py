@@ -48,6 +48,9 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(inference, tritonffi.Inference)
     assert_type(inference.result(timeout=1), tritonffi.Response)
     assert_type(inference.done(), bool)
+    assert_type(server.metrics_dict()["nv_inference_count"].value({"model": "add"}), float)
+    with tritonffi.MetricFamily(tritonffi.MetricKind.COUNTER, "calls", buckets=()) as family:
+        assert_type(family.metric(model="add").value(), float)
     trace = tritonffi.Trace(tritonffi.TraceLevel.TIMESTAMPS | tritonffi.TraceLevel.TENSORS)
     model.infer({"a": [1.0]}, trace=trace)
     assert_type(trace.spans["queue"].duration, float)

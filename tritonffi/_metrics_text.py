@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text that metrics are written as, Prometheus' format, taken apart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tritonffi._errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_COMMENT = re.compile(rf"# (HELP|TYPE) ({_NAME})(?: (.*))?")
+_SAMPLE = re.compile(rf"({_NAME})(?:\{{(.*)\}})?[ \t]+(\S+)(?:[ \t]+(-?[0-9]+))?[ \t]*")
+_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|$)')
+_NUMBER = re.compile(
+    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|inf|nan)",
+    re.IGNORECASE,
+)
+_KINDS = ("counter", "gauge", "histogram", "summary", "untyped")
+# Samples whose names are the family's with something behind it.
+_SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
+_ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+
+
+@dataclass(frozen=True)
+class MetricSample:
+    """One value.
+
+    Attributes:
+        name: The family's; of histograms with ``_bucket``, ``_sum`` or ``_count`` behind it.
+        labels: By name; of buckets, ``le`` is the bound.
+        value: The value; Triton writes 16 digits.
+        timestamp_ms: When it was taken, in milliseconds since 1970, where the text says that;
+            Triton's does not.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class MetricFamilySamples:
+    """The values of all metrics of one name.
+
+    Attributes:
+        name: The name.
+        kind: ``counter``, ``gauge``, ``histogram``, ``summary`` or ``untyped``.
+        description: What it counts.
+        samples: The values, in the order of the text.
+    """
+
+    name: str
+    kind: str = "untyped"
+    description: str = ""
+    samples: tuple[MetricSample, ...] = field(default=())
+
+    def value(self, labels: Mapping[str, str] | None = None, *, suffix: str = "") -> float:
+        """Return the one value that has these labels, among others perhaps.
+
+        Args:
+            labels: By name; none fits where there is one value only.
+            suffix: Of histograms: ``_sum``, ``_count``, or ``_bucket``.
+
+        Raises:
+            KeyError: There is none.
+            InvalidArgumentError: There are several.
+        """
+        wanted = dict(labels or {}).items()
+        name = self.name + suffix
+        found = [s for s in self.samples if s.name == name and wanted <= s.labels.items()]
+        if not found:
+            raise KeyError(f"metric {name!r} has no value with labels {dict(wanted)!r}")
+        if len(found) > 1:
+            have = ", ".join(str(dict(sample.labels)) for sample in found)
+            raise InvalidArgumentError(f"metric {name!r} has {len(found)} values: {have}")
+        return found[0].value
+
+
+def parse_metrics(text: str) -> dict[str, MetricFamilySamples]:
+    """Take the text of `Server.metrics` apart; any other text in Prometheus' format, too.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The families by name, in the order of the text.
+
+    Raises:
+        InvalidArgumentError: A line is not of the format; it is named.
+    """
+    families: dict[str, _Family] = {}
+    parents: dict[str, str] = {}
+    number = 0
+    lines = text.split("\n")
+    try:
+        for line in lines:
+            number += 1
+            _take(line, families, parents)
+    except ValueError as error:
+        where = f"metrics, line {number}"
+        raise InvalidArgumentError(f"{where}: {error}: {lines[number - 1]!r}") from None
+    return {
+        name: MetricFamilySamples(name, family.kind, family.description, tuple(family.samples))
+        for name, family in families.items()
+    }
+
+
+class _Family:
+    """A family that is being read."""
+
+    def __init__(self) -> None:
+        self.kind = "untyped"
+        self.description = ""
+        self.samples: list[MetricSample] = []
+
+
+def _take(line: str, families: dict[str, _Family], parents: dict[str, str]) -> None:
+    if not line.strip():
+        return
+    if line.startswith("#"):
+        comment = _COMMENT.fullmatch(line)
+        if comment:
+            _describe(comment, families, parents)
+        return
+    sample = _SAMPLE.fullmatch(line)
+    if sample is None:
+        raise ValueError("neither a comment nor a value")
+    name, labels, value, timestamp = sample.groups()
+    if not _NUMBER.fullmatch(value):
+        raise ValueError(f"{value!r} is no number")
+    family = families.setdefault(parents.get(name, name), _Family())
+    family.samples.append(
+        MetricSample(
+            name,
+            MappingProxyType(_labels(labels or "")),
+            float(value),
+            None if timestamp is None else int(timestamp),
+        )
+    )
+
+
+def _describe(
+    comment: re.Match[str], families: dict[str, _Family], parents: dict[str, str]
+) -> None:
+    what, name, rest = comment.groups()
+    family = families.setdefault(name, _Family())
+    if what == "HELP":
+        # Triton writes descriptions as they are; a backslash that escapes nothing is one.
+        family.description = _unescape(rest or "")
+        return
+    if rest not in _KINDS:
+        raise ValueError(f"{rest!r} is no kind of metric")
+    if family.samples:
+        raise ValueError("the kind comes after values")
+    family.kind = rest
+    for suffix in _SUFFIXES.get(rest, ()):
+        parents[name + suffix] = name
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        label = _LABEL.match(text, position)
+        if label is None:
+            raise ValueError('the labels are not of the form name="value"')
+        name, value, _ = label.groups()
+        if name in labels:
+            raise ValueError(f"label {name!r} is there twice")
+        labels[name] = _unescape(value)
+        position = label.end()
+    return labels
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), text)
