@@ -100,3 +100,27 @@ def test_threads_start_use_and_close_servers_of_their_own(
         for number in range(1, servers + 1)
         for turn in range(1, rounds + 1)
     ]
+
+
+def test_text_comes_word_by_word(library: Library) -> None:
+    """One continuation whole, the beginning of an endless one, and five at the same time."""
+    assert run(library, "text_stream.py") == (
+        'the Work includes a "NOTICE" text file as part of its distribution, then any Derivative '
+        "Works of, publicly display, publicly perform, sublicense, and distribute the Work and "
+        "reproducing the content of the\n\n"
+        'the Work includes a "NOTICE" text file ...\n\n'
+        "the Work by You to the terms and conditions of\n"
+        "the Work and reproducing the content of the Work and\n"
+        "the Work and for which the editorial revisions, annotations, elaborations,\n"
+        "the Work constitutes direct or contributory patent infringement, then any\n"
+        "the Work constitutes direct or contributory patent infringement, then any\n"
+    )
+
+
+def test_a_text_that_ends_early_is_a_short_stream(library: Library, tmp_path: Path) -> None:
+    """Where no word follows, the generator returns, and so does the stream."""
+    path = tmp_path / "words"
+    path.write_text("one two three four")
+    assert run(library, "text_stream.py", str(path), "--prompt=two") == (
+        "two three four\n\ntwo three four ...\n\n" + "two three four\n" * 5
+    )
