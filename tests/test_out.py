@@ -6,15 +6,18 @@ from __future__ import annotations
 import array
 import gc
 import mmap
+import subprocess
+import sys
 import tracemalloc
 import weakref
 
 import ml_dtypes
 import numpy as np
 import pytest
+from _backend import write_model
 from conftest import counters
 
-from tritonffi import InternalError, InvalidArgumentError, Request
+from tritonffi import InternalError, InvalidArgumentError, Request, Server
 
 THREE = np.float32([1.5, -2.0, 3.25])
 
@@ -294,6 +297,91 @@ def test_the_next_request_without_out_is_not_affected(echo):
     other = echo.infer({"INPUT0": [7.0, 8.0, 9.0]})["OUTPUT0"]
     assert other.tolist() == [7, 8, 9]
     assert out.tolist() == THREE.tolist()
+
+
+def test_functions_write_there_too(server):
+    """The rows of a batch go each to its own memory, by the package's own backend."""
+    model = server.load_function(
+        "out_function",
+        lambda x: {"y": x * 2},
+        inputs={"x": ("FP32", [2])},
+        outputs={"y": ("FP32", [2])},
+        max_batch_size=8,
+        config={"dynamic_batching": {}},
+    )
+    try:
+        frame = np.zeros((4, 1, 2), np.float32)
+        pending = [model.submit({"x": [[i, 1]]}, out={"y": frame[i]}) for i in range(4)]
+        assert all(np.shares_memory(one.result()["y"], frame) for one in pending)
+        assert frame[:, 0].tolist() == [[0, 2], [2, 2], [4, 2], [6, 2]]
+        with pytest.raises(InvalidArgumentError, match=r"'out_function'.*'y'.* 8 bytes.* 16 "):
+            model.infer({"x": [[1, 1]]}, out={"y": bytearray(16)})
+    finally:
+        server.unload("out_function")
+
+
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_FP32 dims: [-1] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [-1] }
+ensemble_scheduling { step {
+  model_name: "part" model_version: -1
+  input_map { key: "INPUT0" value: "IN" } output_map { key: "OUTPUT0" value: "OUT" }
+} }
+"""
+
+
+def test_ensembles_write_there_too(tmp_path, backend_directory):
+    """They make the response themselves."""
+    write_model(tmp_path, "part", {"INPUT0": ("FP32", [-1])})
+    (tmp_path / "whole" / "1").mkdir(parents=True)
+    (tmp_path / "whole" / "config.pbtxt").write_text(ENSEMBLE)
+    with Server(tmp_path, backend_directory=backend_directory) as server:
+        out = np.zeros(3, np.float32)
+        response = server.model("whole").infer({"IN": THREE}, out={"OUT": out})
+        assert response["OUT"] is out
+        assert out.tolist() == THREE.tolist()
+        with pytest.raises(InvalidArgumentError, match=r"12 bytes.* 16 "):
+            server.model("whole").infer({"IN": THREE}, out={"OUT": bytearray(16)})
+
+
+CACHED = """
+import sys
+import numpy as np
+import tritonffi
+
+repository, backends = sys.argv[1:]
+value = np.float32([1.5, -2])
+with tritonffi.Server(
+    repository, backend_directory=backends, cache_config={"local": {"size": 1 << 20}}
+) as server:
+    model = server.model("part")
+    for _ in range(3):
+        out = np.zeros(2, np.float32)
+        assert model.infer({"INPUT0": value}, out={"OUTPUT0": out})["OUTPUT0"] is out
+        assert out.tolist() == [1.5, -2]
+
+    assert model.statistics().cache_hit.count == 2
+    try:
+        model.infer({"INPUT0": value}, out={"OUTPUT0": bytearray(4)})
+    except tritonffi.InvalidArgumentError as error:
+        print(error)
+"""
+
+
+def test_cached_responses_are_written_there_too(tmp_path, backend_directory):
+    """On the very thread that submits. A process has one cache, so this is another process."""
+    write_model(
+        tmp_path, "part", {"INPUT0": ("FP32", [-1])}, extra="response_cache { enable: true }"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", CACHED, str(tmp_path), str(backend_directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "'OUTPUT0': the model gives 8 bytes, but 'out' has 4 for it" in done.stdout
 
 
 def test_nothing_is_copied_in_python(echo):

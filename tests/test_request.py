@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
-from tritonffi import InvalidArgumentError, Label
+from tritonffi import InvalidArgumentError, Label, Request, RequestFlag
 
 
 def test_labels_come_best_first(server):
@@ -85,3 +87,37 @@ def test_response_parameters_keep_their_types(echo):
     assert {name: type(value) for name, value in response.parameters.items()} == {
         name: type(value) for name, value in parameters.items()
     }
+
+
+def test_a_request_is_used_by_many_threads_at_once(server):
+    """It is only read: no inference writes to it, or shares C structs with another one."""
+    model = server.model("batched")
+    request = Request(
+        {"INPUT0": np.float32([[1, 2]])}, request_id="same", parameters={"number": 7}, priority=0
+    )
+    with ThreadPoolExecutor(8) as pool:
+        responses = list(pool.map(lambda _: model.infer(request), range(400)))
+    assert {response.request_id for response in responses} == {"same"}
+    assert {response.parameters["number"] for response in responses} == {7}
+    assert {tuple(response["OUTPUT0"][0].tolist()) for response in responses} == {(1, 2)}
+    assert len({response["OUTPUT0"].ctypes.data for response in responses}) == 400
+
+
+def test_a_request_is_submitted_again_while_it_is_in_flight(echo, gate):
+    """Each time a request of Triton's is made, so that none is shared."""
+    value = np.float32([1, 2])
+    request = Request({"INPUT0": value}, parameters={"hold": "start"})
+    pending = [echo.submit(request) for _ in range(3)]
+    gate.wait()
+    assert pending[1].cancel()
+    gate.open()
+    assert [inference.is_cancelled() for inference in pending] == [False, True, False]
+    assert pending[0].result()["OUTPUT0"].tolist() == [1, 2]
+    assert pending[2].result()["OUTPUT0"].tolist() == [1, 2]
+    assert pending[1].wait()
+
+
+def test_flags_have_names(echo):
+    """What a model or a trace is told of a request's flags."""
+    response = echo.infer({"INPUT0": [1.0]}, sequence_end=True, parameters={"report": True})
+    assert RequestFlag(response.parameters["flags"]) is RequestFlag.SEQUENCE_END

@@ -157,7 +157,7 @@ class Wanted:
 
     def check_complete(self, outputs: Mapping[str, object], model_name: str) -> None:
         """Refuse a response that lacks an output for which there is memory."""
-        for name in self._names():
+        for name in self.out:
             if name not in outputs:
                 raise InternalError(f"model {model_name!r}: the response has no output {name!r}")
 
