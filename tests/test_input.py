@@ -9,6 +9,7 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.lib import NumpyVersion
 
 from tritonffi import (
     Chunks,
@@ -23,6 +24,8 @@ from tritonffi import (
 )
 from tritonffi._native import ffi
 
+# numpy says since 2.1 that what it lends is read-only; before, it lends no such array.
+LENDS_READ_ONLY = NumpyVersion(np.__version__) >= "2.1.0"
 REPORT = {"report": True}
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -252,7 +255,11 @@ def test_read_only_dlpack_is_read(echo):
     """Triton only reads it."""
     memory = np.float32([1, 2])
     memory.setflags(write=False)
-    assert echo_of(echo, Lender(memory)).tolist() == [1, 2]
+    if LENDS_READ_ONLY:
+        assert echo_of(echo, Lender(memory)).tolist() == [1, 2]
+    else:
+        with pytest.raises(TypeError, match="only supports dlpack for writeable"):
+            echo_of(echo, Lender(memory))
 
 
 def test_page_locked_dlpack_is_read(echo):
@@ -297,7 +304,7 @@ def test_memory_of_a_gpu_goes_to_triton_as_such(echo, driver):
     lender = Lender(np.float32([1, 2]), device=(2, 1))
     with pytest.raises(UnsupportedError, match="an input is in GPU memory"):
         echo_of(echo, lender)
-    assert lender.streams == [1]
+    assert set(lender.streams) == {1}
     assert ("cuDeviceGet", 1) in driver.calls
     assert ("cuStreamSynchronize", 1) in driver.calls
     assert [call[0] for call in driver.calls][-2:] == [

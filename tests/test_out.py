@@ -157,7 +157,6 @@ def read_only():
 REFUSED = {
     "read-only array": (read_only(), "read-only"),
     "bytes": (b"x" * 12, "read-only"),
-    "read-only DLPack": (Lender(read_only()), "read-only"),
     "strided": (np.zeros((3, 2), np.float32)[:, 0], "C order"),
     "strided DLPack": (Lender(np.zeros((3, 2), np.float32)[:, 0]), "C order"),
     "unaligned": (np.frombuffer(bytearray(13), np.float32, 3, offset=1), "aligned"),
@@ -177,6 +176,14 @@ def test_what_an_output_cannot_go_into_is_refused_before_triton(echo, case):
     out, reason = REFUSED[case]
     with pytest.raises(InvalidArgumentError, match=f"model 'echo', output 'OUTPUT0': .*{reason}"):
         infer(echo, out)
+
+
+def test_read_only_dlpack_is_refused(echo):
+    """By its producer, where that cannot even say that it is read-only."""
+    with pytest.raises(
+        (InvalidArgumentError, TypeError), match="'OUTPUT0': out.*(is read-only|writeable)"
+    ):
+        infer(echo, Lender(read_only()))
 
 
 @pytest.mark.parametrize("out", [None, 3, "text", [0.0] * 3, np.ma.zeros(3, "f4")])
