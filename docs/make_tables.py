@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 
+SHORTEST = 3  # letters of a word that says something
 RAW = "for `tritonffi.capi`: "
 NAMES = "the enumeration has the name, of every value: "
 MADE_NEW = RAW + "a request is made new for every inference"
@@ -329,11 +330,21 @@ def find_test_of(public_names: Iterable[str]) -> str:
         owner, _, member = name.rpartition(".")
         for test in tests():
             if member in (test.attributes if owner else test.attributes | test.names):
-                # In the file about the class or the method it is surely that one.
-                words = set(test.file.removesuffix(".py").split("_")) - {"test"}
-                score = 2 * any(member.startswith(w[:4]) for w in words) + (owner.lower() in words)
+                # Several classes may have the attribute: the names of file and test say which.
+                file = test.file.removeprefix("test_").removesuffix(".py").split("_")
+                score = 3 * any(alike(owner or member, word) for word in file)
+                score += 2 * any(alike(member, word) for word in file)
+                score += 2 * any(
+                    alike(part, word) for part in member.split("_") for word in test.name.split("_")
+                )
                 found.append((score, f"{test.file}: {test.name}"))
     return max(found, key=lambda each: each[0])[1] if found else ""
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two words begin alike: metric and metrics, infer and inference."""
+    size = min(len(one), len(other))
+    return size >= SHORTEST and one[:size].lower() == other[:size].lower()
 
 
 def find_file(words: Iterable[str], *patterns: str) -> str:
