@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: the backend and its model, the C loop, the machine, tables."""
+"""What the benchmarks share: the backend and its models, child processes."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -14,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-import tritonffi
+from benchmarks._load import MODEL
 from tritonffi import _library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from benchmarks._load import Load
+    from benchmarks._measure import Round
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,46 +28,34 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 import _backend  # noqa: E402
 
-MODEL = "identity"
-
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says to every benchmark."""
-
-    quick: bool = False
-
-
-@dataclass(frozen=True)
-class Round:
     """
-    One measurement: microseconds per inference.
+    What the command line says to every benchmark.
 
     Attributes:
-        us: The whole time over the number of inferences.
-        p50: Of the time from the submission of an inference to having its result; so are the rest.
-        p90: See p50.
-        p99: See p50.
+        quick: Fewer sizes, fewer and shorter rounds: to see that all works, not for figures.
+        peers: Whether to run servers and packages of others too.
     """
 
-    us: float
-    p50: float
-    p90: float
-    p99: float
+    quick: bool = False
+    peers: bool = True
 
-    @classmethod
-    def of(cls, total_us: float, times_us: Sequence[float]) -> Round:
-        """Sums up the times of one round."""
-        times = sorted(times_us)
-        count = len(times)
-        return cls(
-            total_us / count, times[count // 2], times[count * 9 // 10], times[count * 99 // 100]
-        )
+    @property
+    def rounds(self) -> int:
+        """How many rounds count."""
+        return 3 if self.quick else 15
+
+    @property
+    def seconds(self) -> float:
+        """How long a round of one contender takes, about."""
+        return 0.02 if self.quick else 0.15
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """A folder with the one model and the one backend that all contenders use."""
+    """A folder with the models and the backend that all contenders use."""
 
     library: Path
     repository: Path
@@ -77,7 +65,7 @@ class Workplace:
 
 @contextmanager
 def workplace() -> Iterator[Workplace]:
-    """Builds the backend for the library that tritonffi finds; gone at the end."""
+    """Builds the backend for the library that tritonffi finds, and one model; gone at the end."""
     library = _library.find().library
     with tempfile.TemporaryDirectory(prefix="tritonffi-benchmark-") as name:
         folder = Path(name)
@@ -87,81 +75,87 @@ def workplace() -> Iterator[Workplace]:
         yield place
 
 
-class CLoop:
-    """The program c_loop.c at work: it does a round when it is told to."""
+class ChildError(RuntimeError):
+    """A child process cannot do its part; the message says why."""
+
+
+class Child:
+    """A process at work that does a round when it is told to: a line in, a line of JSON out."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        """Waits until its server has started."""
+        """Waits until it says that it is ready, and keeps what it says."""
         self._process = process
-        self._answer()
+        self.ready = self._answer()
 
-    def run(self, byte_size: int, in_flight: int, count: int) -> Round:
+    def run(self, load: Load) -> Round:
         """Does one round."""
         assert self._process.stdin is not None
-        print(byte_size, in_flight, count, file=self._process.stdin, flush=True)
-        return Round(**self._answer())
+        print(load.line(), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def stop(self) -> Round:
+        """Ends the process and returns its last words."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._answer()
 
     def _answer(self) -> dict[str, float]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"c_loop ended with exit code {self._process.wait()}")
-        answer: dict[str, float] = json.loads(line)
-        return answer
+            code = self._process.wait()
+            raise ChildError(f"{self._process.args!r} ended with exit code {code}")
+        answer = json.loads(line)
+        if "skip" in answer:
+            raise ChildError(answer["skip"])
+        figures: dict[str, float] = answer
+        return figures
 
 
 @contextmanager
-def c_loop(place: Workplace) -> Iterator[CLoop]:
-    """Compiles and starts the program; it ends with its stdin."""
-    program = place.folder / "c_loop"
-    rpath = f"-Wl,-rpath,{place.library.parent}"
-    _backend.compile_c(program, [HERE / "c_loop.c"], place.library, rpath)
-    with subprocess.Popen(  # noqa: S603 - the program is ours
-        [program, place.repository, place.backends, MODEL],
+def child(
+    command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+) -> Iterator[Child]:
+    """
+    Starts a process of the benchmarks; it ends with its stdin.
+
+    Raises:
+        ChildError: It says that it cannot take part, or ended.
+    """
+    with subprocess.Popen(  # noqa: S603 - the programs are ours
+        list(command),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # The neighbours of the wheel's library do not find each other by themselves.
-        env={**os.environ, "LD_LIBRARY_PATH": str(place.library.parent)},
+        env={**os.environ, **(environment or {})},
+        cwd=HERE.parent,
     ) as process:
-        yield CLoop(process)
+        try:
+            yield Child(process)
+        finally:
+            if process.stdin is not None and not process.stdin.closed:
+                process.stdin.close()
+            if process.stdout is not None:
+                process.stdout.read()
 
 
-def machine() -> dict[str, str]:
-    """What was measured, and on what."""
-    return {
-        "cpu": _cpu(),
-        "cores": str(len(os.sched_getaffinity(0))),
-        "system": f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}",
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "tritonffi": tritonffi.__version__,
-        "library": str(_library.find().library),
-    }
+def neighbours(place: Workplace) -> dict[str, str]:
+    """The neighbours of the wheel's library do not find each other by themselves."""
+    return {"LD_LIBRARY_PATH": str(place.library.parent)}
 
 
-def print_machine() -> None:
-    """Prints `machine()`."""
-    for key, value in machine().items():
-        print(f"{key:>9}  {value}")
+def build_c_loop(place: Workplace) -> Path:
+    """Compiles c_loop.c."""
+    program = place.folder / "c_loop"
+    if not program.exists():
+        rpath = f"-Wl,-rpath,{place.library.parent}"
+        _backend.compile_c(program, [HERE / "c_loop.c"], place.library, rpath)
+    return program
 
 
-def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table, numbers right-aligned with the digits that they were measured to."""
-    cells = [list(heads), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    print(f"\n{title}")
-    for row in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
-
-
-def _cell(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
+@contextmanager
+def c_loop(place: Workplace) -> Iterator[Child]:
+    """Compiles and starts the C loop."""
+    command = [build_c_loop(place), place.repository, place.backends]
+    with child(command, neighbours(place)) as loop:
+        yield loop

@@ -3,11 +3,17 @@
 /*
  * What tritonffi is measured against: the same inferences over the same C API, in nothing but C.
  *
- *   c_loop MODEL_REPOSITORY BACKEND_DIRECTORY MODEL
+ *   c_loop MODEL_REPOSITORY BACKEND_DIRECTORY
  *
- * Starts a server and prints {"ready": true}. Then each line "BYTES IN_FLIGHT COUNT" on stdin is a
- * round: COUNT inferences of BYTES bytes, IN_FLIGHT of them at a time, the oldest awaited first.
- * Its answer is one line of JSON with microseconds per inference. The end of stdin ends the server.
+ * Starts a server and prints {"start_ms": ...}. Then each line on stdin is a round:
+ *
+ *   MODEL MODELS INPUTS BYTES BATCHED THREADS IN_FLIGHT COUNT
+ *
+ * COUNT inferences of INPUTS tensors of BYTES bytes each, by THREADS threads that share IN_FLIGHT
+ * evenly: each has as many inferences in flight as fall to it and awaits its oldest first. MODELS
+ * above 0 means that they go in turn to the models called MODEL and a number, from 0; BATCHED 1, that
+ * the tensors have a batch axis of one. The answer is one line of JSON with microseconds per
+ * inference. The end of stdin ends the server, and {"stop_ms": ...} is the last line.
  *
  * The rules are those that tritonffi has to keep: a new request for each inference, over when both
  * the final response and the release were seen; buffers on page boundaries; output memory pooled.
@@ -25,23 +31,50 @@
 
 #include "tritonserver.h"
 
-enum { PAGE = 4096, MAX_IN_FLIGHT = 256 };
+enum { PAGE = 4096, MAX_IN_FLIGHT = 4096, MAX_INPUTS = 64, MAX_POOLED = 1 << 16, NAME_SIZE = 64 };
 
-/* One inference in flight. Everything but `input` is under `lock`. */
-struct slot {
-  void *input;
-  void *output;        /* the buffer that alloc_fn gave: back to the pool with the result */
-  unsigned pending;    /* of final response and release, how many were not yet seen */
-  const char *failure; /* the first thing that went wrong */
+/* What a line on stdin asks for. */
+struct round {
+  char model[NAME_SIZE];
+  size_t models;
+  size_t inputs;
+  size_t byte_size;
+  size_t batched;
+  size_t threads;
+  size_t in_flight;
+  size_t count;
 };
 
+/* One inference in flight. Everything but `input` and `start` is under `lock`. */
+struct slot {
+  void *input[MAX_INPUTS];
+  void *output[MAX_INPUTS]; /* what alloc_fn gave: back to the pool with the result */
+  size_t output_count;
+  unsigned pending;    /* of final response and release, how many were not yet seen */
+  bool awaited;        /* a thread sleeps on `arrived` */
+  const char *failure; /* the first thing that went wrong */
+  pthread_cond_t arrived;
+  double start;
+};
+
+/* The part of a round that one thread does. */
+struct part {
+  pthread_t thread;
+  struct slot *slots;
+  size_t in_flight;
+  size_t count;
+  double *times;
+};
+
+static struct TRITONSERVER_Server *server;
+static struct TRITONSERVER_ResponseAllocator *allocator;
+static char input_names[MAX_INPUTS][NAME_SIZE];
+static struct round now; /* the round that is being done; written between rounds only */
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
 static struct slot slots[MAX_IN_FLIGHT];
-static const struct slot *awaited;
-static void *pool[MAX_IN_FLIGHT * 2];
+static void *pool[MAX_POOLED];
 static size_t pooled;
-static size_t tensor_bytes;
 
 static void check(struct TRITONSERVER_Error *error)
 {
@@ -51,13 +84,24 @@ static void check(struct TRITONSERVER_Error *error)
   exit(1);
 }
 
+static void fail(const char *text)
+{
+  fprintf(stderr, "c_loop: %s\n", text);
+  exit(1);
+}
+
+static double now_us(void)
+{
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
+}
+
 static void *page_aligned(size_t byte_size)
 {
   void *memory = aligned_alloc(PAGE, (byte_size + PAGE - 1) / PAGE * PAGE);
-  if (memory == NULL) {
-    fprintf(stderr, "c_loop: out of memory\n");
-    exit(1);
-  }
+  if (memory == NULL)
+    fail("out of memory");
   return memory;
 }
 
@@ -66,20 +110,24 @@ static void *page_aligned(size_t byte_size)
  * the pool, or makes one, and leaves it with the slot.
  */
 static struct TRITONSERVER_Error *
-alloc_fn(struct TRITONSERVER_ResponseAllocator *allocator, const char *tensor_name,
-         size_t byte_size, TRITONSERVER_MemoryType memory_type, int64_t memory_type_id, void *userp,
-         void **buffer, void **buffer_userp, TRITONSERVER_MemoryType *actual_memory_type,
+alloc_fn(struct TRITONSERVER_ResponseAllocator *unused, const char *tensor_name, size_t byte_size,
+         TRITONSERVER_MemoryType memory_type, int64_t memory_type_id, void *userp, void **buffer,
+         void **buffer_userp, TRITONSERVER_MemoryType *actual_memory_type,
          int64_t *actual_memory_type_id)
 {
-  (void)allocator, (void)tensor_name, (void)memory_type, (void)memory_type_id;
+  (void)unused, (void)tensor_name, (void)memory_type, (void)memory_type_id;
   struct slot *slot = userp;
+  if (byte_size != now.byte_size)
+    fail("the output has another size than the input");
   *buffer = NULL;
   pthread_mutex_lock(&lock);
-  if (pooled > 0 && byte_size <= tensor_bytes)
+  if (slot->output_count == MAX_INPUTS)
+    fail("more outputs than inputs");
+  if (pooled > 0)
     *buffer = pool[--pooled];
   if (*buffer == NULL)
-    *buffer = page_aligned(byte_size > tensor_bytes ? byte_size : tensor_bytes);
-  slot->output = *buffer;
+    *buffer = page_aligned(byte_size);
+  slot->output[slot->output_count++] = *buffer;
   pthread_mutex_unlock(&lock);
   *buffer_userp = NULL;
   *actual_memory_type = TRITONSERVER_MEMORY_CPU;
@@ -88,47 +136,49 @@ alloc_fn(struct TRITONSERVER_ResponseAllocator *allocator, const char *tensor_na
 }
 
 /* Runs where a response is deleted. The buffer is the slot's, so there is nothing to do. */
-static struct TRITONSERVER_Error *release_fn(struct TRITONSERVER_ResponseAllocator *allocator,
-                                             void *buffer, void *buffer_userp, size_t byte_size,
-                                             TRITONSERVER_MemoryType memory_type,
-                                             int64_t memory_type_id)
+static struct TRITONSERVER_Error *
+release_fn(struct TRITONSERVER_ResponseAllocator *unused, void *buffer, void *buffer_userp,
+           size_t byte_size, TRITONSERVER_MemoryType memory_type, int64_t memory_type_id)
 {
-  (void)allocator, (void)buffer, (void)buffer_userp, (void)byte_size, (void)memory_type;
-  (void)memory_type_id;
+  (void)unused, (void)buffer, (void)buffer_userp;
+  (void)byte_size, (void)memory_type, (void)memory_type_id;
   return NULL;
 }
 
 static void count_down(struct slot *slot)
 {
   pthread_mutex_lock(&lock);
-  if (--slot->pending == 0 && awaited == slot)
-    pthread_cond_signal(&arrived);
+  if (--slot->pending == 0 && slot->awaited)
+    pthread_cond_signal(&slot->arrived);
   pthread_mutex_unlock(&lock);
 }
 
 /* What a client reads from a response; the data itself is where alloc_fn put it. */
 static const char *read_response(struct TRITONSERVER_InferenceResponse *response)
 {
-  struct TRITONSERVER_Error *error = TRITONSERVER_InferenceResponseError(response);
-  if (error != NULL)
+  if (TRITONSERVER_InferenceResponseError(response) != NULL)
     return "the model answered with an error";
   uint32_t count = 0;
   check(TRITONSERVER_InferenceResponseOutputCount(response, &count));
-  if (count != 1)
-    return "the model has not one output";
-  const char *name = NULL;
-  TRITONSERVER_DataType datatype = TRITONSERVER_TYPE_INVALID;
-  const int64_t *shape = NULL;
-  uint64_t dim_count = 0;
-  const void *base = NULL;
-  size_t byte_size = 0;
-  TRITONSERVER_MemoryType memory_type = TRITONSERVER_MEMORY_CPU;
-  int64_t memory_type_id = 0;
-  void *userp = NULL;
-  check(TRITONSERVER_InferenceResponseOutput(response, 0, &name, &datatype, &shape, &dim_count,
-                                             &base, &byte_size, &memory_type, &memory_type_id,
-                                             &userp));
-  return byte_size == tensor_bytes ? NULL : "the output has another size than the input";
+  if (count != now.inputs)
+    return "the model has not as many outputs as inputs";
+  for (uint32_t i = 0; i < count; i++) {
+    const char *name = NULL;
+    TRITONSERVER_DataType datatype = TRITONSERVER_TYPE_INVALID;
+    const int64_t *shape = NULL;
+    uint64_t dim_count = 0;
+    const void *base = NULL;
+    size_t byte_size = 0;
+    TRITONSERVER_MemoryType memory_type = TRITONSERVER_MEMORY_CPU;
+    int64_t memory_type_id = 0;
+    void *userp = NULL;
+    check(TRITONSERVER_InferenceResponseOutput(response, i, &name, &datatype, &shape, &dim_count,
+                                               &base, &byte_size, &memory_type, &memory_type_id,
+                                               &userp));
+    if (byte_size != now.byte_size)
+      return "the output has another size than the input";
+  }
+  return NULL;
 }
 
 /*
@@ -158,47 +208,49 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, ui
   count_down(userp);
 }
 
-static void submit(struct TRITONSERVER_Server *server,
-                   struct TRITONSERVER_ResponseAllocator *allocator, const char *model,
-                   struct slot *slot)
+/* Submits the inference of this number in the part of a thread. */
+static void submit(struct slot *slot, size_t number)
 {
   struct TRITONSERVER_InferenceRequest *request = NULL;
-  int64_t shape[] = {(int64_t)(tensor_bytes / sizeof(float))};
+  const int64_t shape[] = {1, (int64_t)(now.byte_size / sizeof(float))};
+  const uint64_t axes = now.batched == 0 ? 1 : 2;
+  char numbered[NAME_SIZE * 2];
+  const char *model = now.model;
+  if (now.models > 0) {
+    snprintf(numbered, sizeof numbered, "%s%zu", now.model, number % now.models);
+    model = numbered;
+  }
   slot->pending = 2;
   slot->failure = NULL;
   check(TRITONSERVER_InferenceRequestNew(&request, server, model, -1));
-  check(TRITONSERVER_InferenceRequestAddInput(request, "INPUT0", TRITONSERVER_TYPE_FP32, shape, 1));
-  check(TRITONSERVER_InferenceRequestAppendInputData(request, "INPUT0", slot->input, tensor_bytes,
-                                                     TRITONSERVER_MEMORY_CPU, 0));
+  for (size_t i = 0; i < now.inputs; i++) {
+    const char *name = input_names[i];
+    check(TRITONSERVER_InferenceRequestAddInput(request, name, TRITONSERVER_TYPE_FP32,
+                                                shape + 2 - axes, axes));
+    check(TRITONSERVER_InferenceRequestAppendInputData(request, name, slot->input[i], now.byte_size,
+                                                       TRITONSERVER_MEMORY_CPU, 0));
+  }
   check(TRITONSERVER_InferenceRequestSetReleaseCallback(request, request_release_fn, slot));
   check(TRITONSERVER_InferenceRequestSetResponseCallback(request, allocator, slot,
                                                          response_complete_fn, slot));
   check(TRITONSERVER_ServerInferAsync(server, request, NULL));
 }
 
-/* Waits for the inference, then gives its output buffer back like a client that is done with it. */
+/* Waits for the inference, then gives its output memory back like a client that is done with it. */
 static void finish(struct slot *slot)
 {
   pthread_mutex_lock(&lock);
-  awaited = slot;
+  slot->awaited = true;
   while (slot->pending > 0)
-    pthread_cond_wait(&arrived, &lock);
-  awaited = NULL;
-  if (slot->output != NULL)
-    pool[pooled++] = slot->output;
-  slot->output = NULL;
+    pthread_cond_wait(&slot->arrived, &lock);
+  slot->awaited = false;
+  while (slot->output_count > 0 && pooled < MAX_POOLED)
+    pool[pooled++] = slot->output[--slot->output_count];
+  while (slot->output_count > 0)
+    free(slot->output[--slot->output_count]);
   pthread_mutex_unlock(&lock);
-  if (slot->failure != NULL) {
-    fprintf(stderr, "c_loop: %s\n", slot->failure);
-    exit(1);
-  }
-}
-
-static double now_us(void)
-{
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+  if (slot->failure != NULL)
+    fail(slot->failure);
 }
 
 static int by_value(const void *left, const void *right)
@@ -208,58 +260,81 @@ static int by_value(const void *left, const void *right)
   return (a > b) - (a < b);
 }
 
-static void prepare(size_t byte_size, size_t in_flight)
+/* Makes the memory of the round, before its time begins. */
+static void prepare(const struct round *round)
 {
-  if (byte_size != tensor_bytes) {
+  if (round->byte_size != now.byte_size || round->inputs != now.inputs) {
     while (pooled > 0)
       free(pool[--pooled]);
     for (size_t i = 0; i < MAX_IN_FLIGHT; i++) {
-      free(slots[i].input);
-      slots[i].input = NULL;
+      for (size_t j = 0; j < MAX_INPUTS; j++) {
+        free(slots[i].input[j]);
+        slots[i].input[j] = NULL;
+      }
     }
-    tensor_bytes = byte_size;
   }
-  for (size_t i = 0; i < in_flight; i++) {
-    if (slots[i].input == NULL)
-      slots[i].input = memset(page_aligned(byte_size), 1, byte_size);
+  now = *round;
+  for (size_t i = 0; i < now.in_flight; i++) {
+    for (size_t j = 0; j < now.inputs; j++) {
+      if (slots[i].input[j] == NULL)
+        slots[i].input[j] = memset(page_aligned(now.byte_size), 1, now.byte_size);
+    }
   }
 }
 
-/* The percentiles are of the times from the submission of an inference to the end of its wait. */
-static void run_round(struct TRITONSERVER_Server *server,
-                      struct TRITONSERVER_ResponseAllocator *allocator, const char *model,
-                      size_t byte_size, size_t in_flight, size_t count)
+static void *run_part(void *userp)
 {
-  double *times = calloc(count, sizeof *times);
-  double *starts = calloc(in_flight, sizeof *starts);
-  if (times == NULL || starts == NULL)
-    exit(1);
-  prepare(byte_size, in_flight);
-  double begin = now_us();
-  for (size_t i = 0; i < count + in_flight; i++) {
-    size_t at = i % in_flight;
-    if (i >= in_flight) {
-      finish(&slots[at]);
-      times[i - in_flight] = now_us() - starts[at];
+  struct part *part = userp;
+  for (size_t i = 0; i < part->count + part->in_flight; i++) {
+    struct slot *slot = &part->slots[i % part->in_flight];
+    if (i >= part->in_flight) {
+      finish(slot);
+      part->times[i - part->in_flight] = now_us() - slot->start;
     }
-    if (i < count) {
-      starts[at] = now_us();
-      submit(server, allocator, model, &slots[at]);
+    if (i < part->count) {
+      slot->start = now_us();
+      submit(slot, i);
     }
   }
+  return NULL;
+}
+
+/* The percentiles are of the times from the submission of an inference to the end of its wait. */
+static void run_round(const struct round *round)
+{
+  size_t each = round->count / round->threads;
+  size_t count = each * round->threads;
+  double *times = calloc(count, sizeof *times);
+  struct part *parts = calloc(round->threads, sizeof *parts);
+  if (times == NULL || parts == NULL)
+    fail("out of memory");
+  prepare(round);
+  for (size_t i = 0; i < round->threads; i++) {
+    parts[i].in_flight = round->in_flight / round->threads;
+    parts[i].count = each;
+    parts[i].slots = slots + i * parts[i].in_flight;
+    parts[i].times = times + i * each;
+  }
+  double begin = now_us();
+  for (size_t i = 1; i < round->threads; i++) {
+    if (pthread_create(&parts[i].thread, NULL, run_part, &parts[i]) != 0)
+      fail("no more threads");
+  }
+  run_part(&parts[0]);
+  for (size_t i = 1; i < round->threads; i++)
+    pthread_join(parts[i].thread, NULL);
   double total = now_us() - begin;
   qsort(times, count, sizeof *times, by_value);
   printf("{\"us\": %.3f, \"p50\": %.3f, \"p90\": %.3f, \"p99\": %.3f}\n", total / (double)count,
          times[count / 2], times[count * 9 / 10], times[count * 99 / 100]);
   fflush(stdout);
   free(times);
-  free(starts);
+  free(parts);
 }
 
-static struct TRITONSERVER_Server *start(const char *repository, const char *backends)
+static void start(const char *repository, const char *backends)
 {
   struct TRITONSERVER_ServerOptions *options = NULL;
-  struct TRITONSERVER_Server *server = NULL;
   check(TRITONSERVER_ServerOptionsNew(&options));
   check(TRITONSERVER_ServerOptionsSetModelRepositoryPath(options, repository));
   check(TRITONSERVER_ServerOptionsSetBackendDirectory(options, backends));
@@ -272,31 +347,42 @@ static struct TRITONSERVER_Server *start(const char *repository, const char *bac
   check(TRITONSERVER_ServerOptionsSetLogError(options, false));
   check(TRITONSERVER_ServerNew(&server, options));
   check(TRITONSERVER_ServerOptionsDelete(options));
-  return server;
+  check(TRITONSERVER_ResponseAllocatorNew(&allocator, alloc_fn, release_fn, NULL));
+}
+
+static bool is_possible(const struct round *round)
+{
+  return round->inputs >= 1 && round->inputs <= MAX_INPUTS && round->byte_size >= 1 &&
+         round->threads >= 1 && round->in_flight >= round->threads &&
+         round->in_flight <= MAX_IN_FLIGHT && round->in_flight % round->threads == 0 &&
+         round->count >= round->threads;
 }
 
 int main(int argc, char **argv)
 {
-  if (argc != 4) {
-    fprintf(stderr, "usage: c_loop MODEL_REPOSITORY BACKEND_DIRECTORY MODEL\n");
+  if (argc != 3) {
+    fprintf(stderr, "usage: c_loop MODEL_REPOSITORY BACKEND_DIRECTORY\n");
     return 2;
   }
-  struct TRITONSERVER_ResponseAllocator *allocator = NULL;
-  struct TRITONSERVER_Server *server = start(argv[1], argv[2]);
-  check(TRITONSERVER_ResponseAllocatorNew(&allocator, alloc_fn, release_fn, NULL));
-  printf("{\"ready\": true}\n");
+  for (size_t i = 0; i < MAX_INPUTS; i++)
+    snprintf(input_names[i], NAME_SIZE, "INPUT%zu", i);
+  for (size_t i = 0; i < MAX_IN_FLIGHT; i++)
+    pthread_cond_init(&slots[i].arrived, NULL);
+  double begin = now_us();
+  start(argv[1], argv[2]);
+  printf("{\"start_ms\": %.3f}\n", (now_us() - begin) / 1e3);
   fflush(stdout);
 
-  size_t byte_size = 0;
-  size_t in_flight = 0;
-  size_t count = 0;
-  while (scanf("%zu %zu %zu", &byte_size, &in_flight, &count) == 3) {
-    if (in_flight < 1 || in_flight > MAX_IN_FLIGHT || count < in_flight) {
-      fprintf(stderr, "c_loop: %zu of %zu in flight cannot be done\n", in_flight, count);
-      return 2;
-    }
-    run_round(server, allocator, argv[3], byte_size, in_flight, count);
+  struct round round;
+  while (scanf("%63s %zu %zu %zu %zu %zu %zu %zu", round.model, &round.models, &round.inputs,
+               &round.byte_size, &round.batched, &round.threads, &round.in_flight,
+               &round.count) == 8) {
+    if (!is_possible(&round))
+      fail("a round that cannot be done");
+    run_round(&round);
   }
+  begin = now_us();
   check(TRITONSERVER_ServerDelete(server));
+  printf("{\"stop_ms\": %.3f}\n", (now_us() - begin) / 1e3);
   return 0;
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Many inferences of mixed kinds: does the process stay as large as it was, and how long is a close.
+Many inferences of mixed kinds: do cost and memory stay as they were, and how long is a close.
 
 FP32 and BYTES, submitted and dropped, refused by Triton, failed in the model, cancelled, and a
 Python function behind the dynamic batcher.
@@ -9,9 +9,8 @@ Python function behind the dynamic batcher.
 from __future__ import annotations
 
 import gc
-import os
+import uuid
 from contextlib import suppress
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -19,47 +18,54 @@ import _backend
 import numpy as np
 
 import tritonffi
-from benchmarks._common import Options, print_table, workplace
+from benchmarks._common import workplace
+from benchmarks._measure import Goal, Outcome, Plot, Series
+from benchmarks.memory import resident
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COUNT = 100_000
-WARM_UP = 10_000
+    from benchmarks._common import Options
+
+COUNT = 1_000_000
+PARTS = 10
 IN_FLIGHT = 32
 MEGABYTE = 1 << 20
+OURS = "tritonffi"
 
 
-def main(options: Options) -> dict[str, object]:
-    """Runs, prints and returns the resident set over the run."""
-    count = COUNT // 10 if options.quick else COUNT
-    warm_up = WARM_UP // 5 if options.quick else WARM_UP
+def main(options: Options) -> Outcome:
+    """Measures each tenth of the run; the one before the first warms up."""
+    count = COUNT // 50 if options.quick else COUNT
+    session = uuid.uuid4().hex
+    series = []
     with workplace() as place:
         _backend.write_model(place.repository, "text", {"INPUT0": ("BYTES", [-1])})
         server = tritonffi.Server(place.repository, backend_directory=place.backends)
         kinds = _kinds(server)
-        resident = []
-        begin = perf_counter()
-        for i in range(count):
-            kinds[i % len(kinds)](i)
-            if i >= warm_up and i % (count // 10) == 0:
-                gc.collect()
-                resident.append(_resident())
-        took = perf_counter() - begin
-        gc.collect()
-        resident.append(_resident())
+        for part in range(PARTS + 1):
+            begin = perf_counter()
+            for i in range(count // PARTS):
+                kinds[i % len(kinds)](i)
+            us = (perf_counter() - begin) * 1e6 / (count // PARTS)
+            gc.collect()
+            figures = {"us": us, "resident_mb": resident() / MEGABYTE}
+            if part > 0:
+                case = {"inferences": part * (count // PARTS)}
+                series.append(Series(session, case, OURS, [figures]))
         held = server.model("identity").infer({"INPUT0": np.ones(4, np.float32)})
         begin = perf_counter()
         server.close()
-        close = perf_counter() - begin
+        close_ms = (perf_counter() - begin) * 1e3
         del held
-    growth = (resident[-1] - resident[0]) / MEGABYTE
-    print_table(
-        f"{count} inferences in {took:.1f} s",
-        ("resident MB after warm-up", "at the end", "growth", "close, ms"),
-        [(resident[0] / MEGABYTE, resident[-1] / MEGABYTE, growth, close * 1e3)],
-    )
-    return {"count": count, "seconds": took, "resident": resident, "close_s": close}
+    outcome = Outcome("A long run of mixed inferences: does it stay as it was", "", series)
+    grown = series[-1].median("resident_mb") - series[0].median("resident_mb")
+    outcome.goals += [
+        Goal("growth of resident memory over the run, MB", grown, 5.0),
+        Goal("close after it, with an array held, ms", close_ms, 100.0),
+    ]
+    outcome.plots.append(Plot("soak", outcome.title, "inferences", "us"))
+    return outcome
 
 
 def _kinds(server: tritonffi.Server) -> list[Callable[[int], object]]:
@@ -106,9 +112,3 @@ def _kinds(server: tritonffi.Server) -> list[Callable[[int], object]]:
         lambda _: double.infer({"a": array[None]}),
         lambda _: plain.infer({"INPUT0": array[::-2]}, parameters={"x": 1, "y": "z"}),
     ]
-
-
-def _resident() -> int:
-    """Bytes of this process that are in RAM."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The peers: others who serve the same models by the same backend, for the same loads.
+
+tritonclient talks over loopback to the `tritonserver` program that came with the library, one
+server for all of its ways. Where something is not there, that is said and stored with the results.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+from benchmarks._common import ChildError, child, neighbours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from benchmarks._common import Child, Options, Workplace
+
+NETWORK = {
+    "gRPC": "grpc",
+    "gRPC + shared memory": "grpc_shm",
+    "HTTP": "http",
+    "HTTP + shared memory": "http_shm",
+}
+NVIDIA = "tritonserver (Python)"
+NVIDIA_PYTHON = "TRITONFFI_BENCH_NVIDIA_PYTHON"
+START_S = 30.0
+
+
+@contextmanager
+def peers(
+    place: Workplace, options: Options, skipped: dict[str, str]
+) -> Iterator[dict[str, Child]]:
+    """
+    Starts everybody who can take part.
+
+    Args:
+        place: The models.
+        options: None at all without `options.peers`.
+        skipped: Gets who cannot, and why.
+    """
+    with ExitStack() as stack:
+        found: dict[str, Child] = {}
+        if not options.peers:
+            skipped.update(dict.fromkeys([*NETWORK, NVIDIA], "not asked for"))
+            yield found
+            return
+        command: list[str | Path] = [sys.executable, "-m", "benchmarks._peer"]
+        try:
+            ports = stack.enter_context(server_program(place))
+        except ChildError as error:
+            skipped.update(dict.fromkeys(NETWORK, str(error)))
+        else:
+            for name, kind in NETWORK.items():
+                url = f"127.0.0.1:{ports[kind.removesuffix('_shm')]}"
+                try:
+                    found[name] = stack.enter_context(child([*command, kind, url]))
+                except ChildError as error:
+                    skipped[name] = str(error)
+        try:
+            command[0] = os.environ.get(NVIDIA_PYTHON, sys.executable)
+            found[NVIDIA] = stack.enter_context(
+                child([*command, "nvidia", place.repository, place.backends], neighbours(place))
+            )
+        except ChildError as error:
+            skipped[NVIDIA] = f"{error} ({NVIDIA_PYTHON} may name a Python that has it)"
+        yield found
+
+
+@contextmanager
+def server_program(place: Workplace) -> Iterator[dict[str, int]]:
+    """Starts the `tritonserver` program; yields its ports, by protocol."""
+    program = _find_program(place)
+    ports = dict(zip(("http", "grpc"), _free_ports(2), strict=True))
+    command: list[str | Path] = [
+        program,
+        f"--model-repository={place.repository}",
+        f"--backend-directory={place.backends}",
+        *("--http-address=127.0.0.1", f"--http-port={ports['http']}"),
+        *("--grpc-address=127.0.0.1", f"--grpc-port={ports['grpc']}"),
+        *("--allow-metrics=false", "--log-info=false", "--log-warning=false"),
+    ]
+    log = place.folder / "tritonserver.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(  # noqa: S603 - it came with the library
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **neighbours(place)},
+        ) as process,
+    ):
+        try:
+            _await_ready(process, ports["http"], log)
+            yield ports
+        finally:
+            process.terminate()
+
+
+def _find_program(place: Workplace) -> Path:
+    # Beside the library in the wheel's two folders, and in a container.
+    root = place.library.parent.parent
+    for path in (root / "pytriton/tritonserver/bin/tritonserver", root / "bin/tritonserver"):
+        if path.is_file():
+            if not os.access(path, os.X_OK):
+                raise ChildError(f"{path} is not executable")
+            return path
+    raise ChildError(f"there is no tritonserver program beside {place.library}")
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _await_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/v2/health/ready"):
+            return
+        time.sleep(0.05)
+    text = log.read_text(encoding="utf-8", errors="replace")[-500:]
+    raise ChildError(f"the tritonserver program did not start: {text}")

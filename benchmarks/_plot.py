@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of an outcome, drawn by matplotlib (the extra `bench`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from benchmarks._measure import Outcome, Plot, Series
+
+OURS, BASE_COLOUR = "tritonffi", "black"
+
+
+def draw(outcome: Outcome, folder: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """
+    Draws the pictures of an outcome, and returns their files.
+
+    Raises:
+        ImportError: There is no matplotlib.
+    """
+    if not outcome.plots:
+        return []
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    # The same results make the same file.
+    mpl.rcParams.update({"svg.hashsalt": "tritonffi", "svg.fonttype": "none"})
+    files: list[Path] = []
+    for plot in outcome.plots:
+        files += _draw(outcome, plot, [folder / f"{plot.name}.{kind}" for kind in formats])
+    return files
+
+
+def _draw(outcome: Outcome, plot: Plot, files: Sequence[Path]) -> Sequence[Path]:
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter
+
+    figure, axes = plt.subplots(figsize=(8, 4.8), layout="constrained")
+    series = [
+        one
+        for one in outcome.series
+        if plot.x in one.case and plot.cases.items() <= one.case.items()
+    ]
+    for contender in dict.fromkeys(one.contender for one in series):
+        points = [one for one in series if one.contender == contender]
+        xs, middle, low, high = zip(*sorted(_point(one, plot) for one in points), strict=True)
+        is_ours, is_base = contender.startswith(OURS), contender == outcome.base
+        (line,) = axes.plot(
+            xs,
+            middle,
+            marker="o",
+            markersize=3.5,
+            linewidth=2.2 if is_ours or is_base else 1.2,
+            linestyle="--" if is_base else "-",
+            color=BASE_COLOUR if is_base else None,
+            label=contender,
+        )
+        # The quarter of the rounds below, and the quarter above, are outside.
+        axes.fill_between(xs, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _size(x, plot.x)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+    axes.set_xlabel(plot.x.replace("_", " "))
+    axes.set_ylabel("inferences per second" if plot.per_second else f"microseconds ({plot.figure})")
+    axes.set_title(plot.title)
+    axes.grid(which="major", alpha=0.3)
+    axes.legend(fontsize="small")
+    for file in files:
+        metadata = {"Date": None} if file.suffix == ".svg" else None
+        figure.savefig(file, dpi=150, metadata=metadata)
+    plt.close(figure)
+    return files
+
+
+def _point(series: Series, plot: Plot) -> tuple[float, float, float, float]:
+    values = sorted(
+        1e6 / one[plot.figure] if plot.per_second else one[plot.figure] for one in series.rounds
+    )
+    count = len(values)
+    x = float(series.case[plot.x])
+    return x, values[count // 2], values[count // 4], values[count - 1 - count // 4]
+
+
+def _size(value: float, dimension: str) -> str:
+    if dimension != "bytes":
+        return f"{value:,g}"
+    for unit, factor in (("MB", 1 << 20), ("KB", 1 << 10)):
+        if value >= factor:
+            return f"{value / factor:g} {unit}"
+    return f"{value:g} B"

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of results: everything that was measured, when, where and how, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from benchmarks._machine import machine
+from benchmarks._measure import Goal, Outcome, Plot, Series
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from benchmarks._common import Options
+
+FORMAT = 1
+
+
+class ResultsError(ValueError):
+    """The file holds no results that this version can read."""
+
+
+@dataclass
+class Results:
+    """
+    One run of the benchmarks.
+
+    Attributes:
+        date: When it began, UTC.
+        quick: Whether it was one that only shows that all works.
+        machine: What it ran on.
+        settings: How it measured.
+        outcomes: What came out, by the name of the benchmark.
+        failures: Which benchmarks did not come to an end, and why.
+    """
+
+    date: str
+    quick: bool
+    machine: Mapping[str, str]
+    settings: Mapping[str, float]
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, options: Options) -> Results:
+        """The results of a run that begins now."""
+        return cls(
+            datetime.now(timezone.utc).isoformat(sep=" ", timespec="seconds"),
+            options.quick,
+            machine(),
+            {"rounds": options.rounds, "seconds_per_round": options.seconds},
+        )
+
+    def write(self, path: Path) -> None:
+        """Writes the file."""
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """
+        Reads a file that `write` wrote.
+
+        Raises:
+            ResultsError: It is none.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data.pop("format") != FORMAT:
+                raise ResultsError(f"{path}: written by another version of the benchmarks")
+            data["outcomes"] = {name: _outcome(one) for name, one in data["outcomes"].items()}
+            return cls(**data)
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ResultsError(f"{path}: not a file of results: {error!r}") from error
+
+
+def _outcome(data: dict[str, object]) -> Outcome:
+    lists = {"series": Series, "goals": Goal, "plots": Plot}
+    for key, kind in lists.items():
+        entries = data[key]
+        assert isinstance(entries, list)
+        data[key] = [kind(**entry) for entry in entries]
+    return Outcome(**data)  # type: ignore[arg-type]

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks: what they do with figures, and one small run, so that they do not rot."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+# Last: the package that is tested is the installed one.
+sys.path.append(str(Path(__file__).parent.parent))
+
+from benchmarks import _measure
+from benchmarks.__main__ import main, run
+from benchmarks._common import Options
+from benchmarks._compare import compare
+from benchmarks._load import Load, page_aligned
+from benchmarks._measure import Entry, Goal, NotComparableError, Outcome, Series
+from benchmarks._report import report
+from benchmarks._results import Results, ResultsError
+from benchmarks._tables import markdown_table, outcome_table
+
+
+def series(contender, *values, session="one", **case):
+    """Make a series of rounds with these times."""
+    return Series(session, case or {"bytes": 4}, contender, [{"us": value} for value in values])
+
+
+@pytest.fixture
+def results():
+    """Results of a run with one outcome: ours is 1.5 times the base."""
+    outcome = Outcome("Times", "C", [series("C", 2.0, 4.0, 8.0), series("ours", 3.0, 6.0, 8.0)])
+    outcome.goals.append(Goal("ours, times C", 1.5, 1.2))
+    settings = {"rounds": 3.0, "seconds_per_round": 0.1}
+    return Results("2026-01-01 00:00:00", False, {"cpu": "a"}, settings, {"times": outcome})
+
+
+def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds():
+    """Not the ratio of the medians: what disturbs one round falls on both of its parts."""
+    assert _measure.ratio(series("ours", 3.0, 60.0, 8.0), series("C", 2.0, 40.0, 8.0)) == 1.5
+    assert _measure.difference(series("ours", 3.0, 60.0, 8.0), series("C", 2.0, 40.0, 8.0)) == 1.0
+
+
+def test_there_is_no_ratio_of_what_was_not_measured_in_the_same_run():
+    """The two did not take turns, so the machine may have been another one."""
+    with pytest.raises(NotComparableError, match=r"ours.*C.*not measured in the same run"):
+        _measure.ratio(series("ours", 3.0), series("C", 2.0, session="another"))
+    outcome = Outcome("", "C", [series("ours", 3.0), series("C", 2.0, session="another")])
+    assert [row[-1] for row in outcome_table(outcome)] == ["times C", "not comparable", ""]
+
+
+def test_contenders_take_turns():
+    """Round by round, after a warm-up that finds out how much fits into a round."""
+    done = []
+
+    def contender(name, us):
+        def work(load):
+            done.append((name, load.count))
+            return {"us": us}
+
+        return Entry({"bytes": 4}, name, work, Load(in_flight=8))
+
+    measured = _measure.interleave([contender("a", 10.0), contender("b", 1000.0)], 2, 0.004)
+    assert done == [("a", 24), ("a", 100), ("b", 24), ("b", 24)] + [("a", 400), ("b", 24)] * 2
+    assert [one.contender for one in measured] == ["a", "b"]
+    assert measured[0].session == measured[1].session
+    assert _measure.ratio(measured[1], measured[0]) == 100.0
+
+
+def test_a_round_is_summed_up_in_percentiles():
+    """The mean is of the whole time, the percentiles are of single inferences."""
+    assert _measure.summary(200.0, list(range(100, 0, -1))) == {
+        "us": 2.0,
+        "p50": 51,
+        "p90": 91,
+        "p99": 100,
+    }
+
+
+def test_a_goal_is_a_floor_or_a_ceiling():
+    """The limit itself is good enough."""
+    assert Goal("", 1.5, 1.5).is_met
+    assert not Goal("", 1.6, 1.5).is_met
+    assert Goal("", 4.0, 4.0, is_floor=True).is_met
+    assert not Goal("", 3.9, 4.0, is_floor=True).is_met
+
+
+def test_a_load_survives_its_line():
+    """What is written to a child is what it reads."""
+    load = Load("m", 3, 2, 4096, 1, 4, 32, 1000)
+    assert load.line() == "m 3 2 4096 1 4 32 1000"
+    assert Load.parse(load.line()) == load
+
+
+def test_arrays_lie_on_a_page():
+    """As they do in the C loop."""
+    array = page_aligned(4096)
+    assert array.ctypes.data % 4096 == 0
+    assert array.tolist() == [1.0] * 1024
+    assert Load(bytes=8, batched=1).array().shape == (1, 2)
+
+
+def test_results_survive_their_file(results, tmp_path):
+    """All of them, with their types."""
+    results.write(tmp_path / "results.json")
+    assert Results.read(tmp_path / "results.json") == results
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 0}', '{"format": 1}'])
+def test_another_file_is_refused(text, tmp_path):
+    """With its name."""
+    file = tmp_path / "other.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ResultsError, match=r"other\.json"):
+        Results.read(file)
+
+
+def test_a_comparison_puts_ratios_side_by_side(results):
+    """Each file's own: figures of two runs are never divided by each other."""
+    outcome = results.outcomes["times"]
+    later = Outcome(outcome.title, "C", [series("C", 10.0), series("ours", 12.0)])
+    second = dataclasses.replace(results, outcomes={"times": later, "more": later})
+    lines = [line.split() for line in compare(results, second).splitlines()]
+    assert ["bytes", "4", "C", "4.00", "10.00"] in lines
+    assert ["bytes", "4", "ours", "6.00", "1.50", "12.00", "1.20"] in lines
+    assert ["more:", "only", "in", "the", "second"] in lines
+
+
+def test_comparing_is_a_command(results, tmp_path, capsys):
+    """`python -m benchmarks compare FIRST SECOND`."""
+    file = tmp_path / "results.json"
+    results.write(file)
+    assert main(["compare", str(file), str(file)]) == 0
+    assert "2026-01-01" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_the_report_says_what_it_is_of(results, is_quick, tmp_path):
+    """Date, machine, and whether the figures can be relied upon."""
+    page = report(dataclasses.replace(results, quick=is_quick), tmp_path).read_text(
+        encoding="utf-8"
+    )
+    assert "Measured 2026-01-01 00:00:00 UTC" in page
+    assert "| cpu | a |" in page
+    assert "| ours, times C | 1.50 | at most 1.20 | not met |" in page
+    assert "| 4 | ours | 6.00 | 1.50 |" in page
+    assert ("A quick run" in page) is is_quick
+
+
+def test_a_table_in_markdown():
+    """Heads, a ruler, rows."""
+    assert markdown_table([["a", "b"], ["1", "2"]]) == "| a | b |\n|---|---|\n| 1 | 2 |"
+
+
+def test_a_small_run(library, tmp_path):
+    """The C loop and ours take turns on the real server, and all is written."""
+    results = run(["latency"], Options(quick=True, peers=False), tmp_path)
+    assert results.failures == {}
+    stored = Results.read(tmp_path / "results.json")
+    assert stored == results
+    assert stored.quick
+    outcome = stored.outcomes["latency"]
+    assert {one.contender for one in outcome.series} == {"C loop", "tritonffi infer"}
+    assert {len(one.rounds) for one in outcome.series} == {3}
+    assert all(one.median("p50") > 0 for one in outcome.series)
+    assert set(outcome.skipped.values()) == {"not asked for"}
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["format"] == 1
