@@ -23,7 +23,7 @@ struct tffi_queue {
   tffi_slot *ready_first, *ready_last;
   uint32_t ready; /* length of that list; read without the lock by the glance */
   uint32_t sleepers;
-  uint32_t wakes; /* calls of tffi_queue_wake */
+  uint32_t wakes; /* calls of tffi_queue_wake; read without the lock by those about to wait */
   uint32_t references;
   int fd; /* -1 until asked for */
   bool fd_is_set;
@@ -312,7 +312,7 @@ static bool sleep_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struc
   return pthread_cond_timedwait(cond, lock, deadline) != ETIMEDOUT;
 }
 
-tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion **completions)
+tffi_wait tffi_queue_wait(tffi_queue *queue, uint32_t wakes, int64_t timeout_ns, tffi_completion **completions)
 {
   struct timespec at = {0, 0};
   const struct timespec *deadline = NULL;
@@ -321,7 +321,6 @@ tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion
     return TFFI_WAIT_GONE;
   }
   pthread_mutex_lock(&queue->lock);
-  const uint32_t wakes = queue->wakes;
   bool in_time = timeout_ns != 0;
   if (timeout_ns > 0 && queue->ready_first == NULL) {
     at = tffi_deadline(timeout_ns);
@@ -344,7 +343,7 @@ tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion
   return result;
 }
 
-tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completion **completions)
+tffi_wait tffi_inference_wait(uint64_t token, uint32_t wakes, int64_t timeout_ns, tffi_completion **completions)
 {
   struct timespec at = {0, 0};
   const struct timespec *deadline = NULL;
@@ -354,7 +353,6 @@ tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completio
   if (slot == NULL) {
     return TFFI_WAIT_GONE;
   }
-  const uint32_t wakes = queue->wakes;
   bool in_time = timeout_ns != 0;
   if (timeout_ns > 0 && slot->first == NULL) {
     at = tffi_deadline(timeout_ns);
@@ -417,7 +415,7 @@ bool tffi_inference_is_over(uint64_t token)
 /* Under the queue's lock. */
 static void wake_all(tffi_queue *queue)
 {
-  queue->wakes += 1;
+  __atomic_store_n(&queue->wakes, queue->wakes + 1, __ATOMIC_RELAXED);
   pthread_cond_broadcast(&queue->arrived);
   tffi_slot *slot = NULL;
   for (uint32_t i = 0; (slot = tffi_slot_at(i)) != NULL; i++) {
@@ -471,6 +469,11 @@ void tffi_queue_release(tffi_queue *queue)
 const uint32_t *tffi_queue_ready(const tffi_queue *queue)
 {
   return &queue->ready;
+}
+
+const uint32_t *tffi_queue_wakes(const tffi_queue *queue)
+{
+  return &queue->wakes;
 }
 
 int tffi_queue_fd(tffi_queue *queue)

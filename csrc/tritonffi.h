@@ -170,14 +170,17 @@ void tffi_queue_release(tffi_queue *queue);
 
 /*
  * Takes all completions that nobody waits for by token, waiting until there is one. Of both waits: a timeout of 0
- * only looks, a negative one waits without end.
+ * only looks, a negative one waits without end. `wakes` is what *tffi_queue_wakes was before the caller looked
+ * whether there is anything to wait for: who was told meanwhile that there is not must not fall asleep.
  */
-tffi_wait tffi_queue_wait(tffi_queue *queue, int64_t timeout_ns, tffi_completion **completions);
+tffi_wait tffi_queue_wait(tffi_queue *queue, uint32_t wakes, int64_t timeout_ns, tffi_completion **completions);
 /* Where the queue counts the inferences that tffi_queue_wait would find: a glance without lock or call. */
 const uint32_t *tffi_queue_ready(const tffi_queue *queue);
 /* An eventfd that becomes readable when completions come, for event loops. It belongs to the queue; -1: no more descriptors. */
 int tffi_queue_fd(tffi_queue *queue);
-/* Makes every wait that now sleeps on the queue return TFFI_WAIT_WOKEN. */
+/* Where the queue counts the calls of tffi_queue_wake. */
+const uint32_t *tffi_queue_wakes(const tffi_queue *queue);
+/* Makes every wait on the queue that began before, or with an older count, return TFFI_WAIT_WOKEN if nothing is there. */
 void tffi_queue_wake(tffi_queue *queue);
 
 /*
@@ -241,7 +244,7 @@ typedef struct {
 struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
                                                  tffi_queue *queue, uint64_t *token);
 /* Waits for completions of this inference and takes them. */
-tffi_wait tffi_inference_wait(uint64_t token, int64_t timeout_ns, tffi_completion **completions);
+tffi_wait tffi_inference_wait(uint64_t token, uint32_t wakes, int64_t timeout_ns, tffi_completion **completions);
 /* Whether Triton is through with it: its last completion is there, taken or not. */
 bool tffi_inference_is_over(uint64_t token);
 /* Asks Triton to give the inference up; its completions come all the same. False: it is over already. */

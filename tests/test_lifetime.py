@@ -139,4 +139,4 @@ def test_stale_tokens_are_answered(echo):
     for token in (inference.token, 0, 1, 2**63, 2**64 - 1):
         assert not lib.tffi_inference_cancel(token)
         assert not lib.tffi_inference_is_cancelled(token)
-        assert lib.tffi_inference_wait(token, 0, out) == lib.TFFI_WAIT_GONE
+        assert lib.tffi_inference_wait(token, 0, 0, out) == lib.TFFI_WAIT_GONE

@@ -50,6 +50,8 @@ ORDER = [
     "_request",
     "_stream",
     "_asyncio",
+    "_map",
+    "_async_map",
     "_function_config",
     "_function_context",
     "_function_results",

@@ -309,7 +309,7 @@ def test_completions_delivered_in_the_wrong_order_count_in_the_right_one(model, 
     monkeypatch.setattr(tritonffi.Inference, "_arrive", late)
     inference = model.submit(ask(1, final="bare"))
     while len(held) < 2:
-        inference.queue.wait_any(None)
+        inference.queue.wait_any(None, inference.queue.wakes[0])
     assert [entry[0] for entry in held] == [0, 1]
     for entry in reversed(held):
         assert not inference.is_over

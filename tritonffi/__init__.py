@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton Inference Server inside a Python process."""
 
+from tritonffi._async_map import AsyncResponseMap
 from tritonffi._asyncio import AsyncResponseStream
 from tritonffi._completion import Inference
 from tritonffi._enums import (
@@ -34,6 +35,7 @@ from tritonffi._function_context import Context, ContextRequest
 from tritonffi._function_results import Result
 from tritonffi._input import Chunks, Raw
 from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
+from tritonffi._map import ResponseMap
 from tritonffi._memory_pool import MemoryPool, memory_pool
 from tritonffi._metrics import Metric, MetricFamily
 from tritonffi._metrics_text import MetricFamilySamples, MetricSample, parse_metrics
@@ -57,6 +59,7 @@ from tritonffi._trace_record import TraceEvent, TraceRecord, TraceSpan, TraceTen
 
 __all__ = [
     "AlreadyExistsError",
+    "AsyncResponseMap",
     "AsyncResponseStream",
     "BatchStatistics",
     "CancelledError",
@@ -95,6 +98,7 @@ __all__ = [
     "Request",
     "RequestFlag",
     "Response",
+    "ResponseMap",
     "ResponseStatistics",
     "ResponseStream",
     "Result",

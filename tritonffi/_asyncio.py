@@ -55,8 +55,7 @@ class LoopQueue(CompletionQueue):
         """Make everyone who waits here, now or later, raise ClosedError."""
         super().give_up()
         for inference in list(self.in_flight.values()):
-            if isinstance(inference, Awaited):
-                inference.wake()
+            inference.wake()
 
     def close(self) -> None:
         """Have the loop forget the descriptor, then let go of the C queue, which closes it."""
@@ -129,8 +128,8 @@ class Awaited(Inference):
             waiter = loop.create_future()
             self._waiters.append(waiter)
             timer = None
-            if self._deadline is not None:
-                left = max(0.0, self._deadline - time.monotonic())
+            if self.deadline is not None:
+                left = max(0.0, self.deadline - time.monotonic())
                 timer = loop.call_later(left, set_future, waiter)
             try:
                 # Once more: another thread may have delivered before it could see the waiter.
@@ -204,7 +203,8 @@ def queue_here(lifecycle: Lifecycle) -> LoopQueue:
     if queue is None:
         lifecycle.sweep()
         queue = LoopQueue(loop)
-        lifecycle.queues[queue] = None
+        lifecycle.adopt(queue)
+        lifecycle.left[queue] = None  # whether the loop is closed is seen only by looking
         lifecycle.loops[loop] = queue
         if lifecycle.is_closed:  # perhaps only just, and then nobody else would close the queue
             lifecycle.release(queue)

@@ -71,9 +71,11 @@ class CompletionQueue:
     Attributes:
         native: The ``tffi_queue *``; one reference to it is this object's.
         in_flight: Every inference that is submitted and not over, by key.
+        wakes: Where C counts how often those who wait were woken without a completion.
         next_key: Makes the key of the next one. Keys are never used again.
         early: What came of completions that were delivered before an earlier one of the same
             inference, by key and number.
+        left: The server's queues at which nobody may be waiting any more.
         is_given_up: Whether the server stopped waiting for what is still in flight.
     """
 
@@ -83,8 +85,10 @@ class CompletionQueue:
         "early",
         "in_flight",
         "is_given_up",
+        "left",
         "native",
         "next_key",
+        "wakes",
     )
 
     def __init__(self) -> None:
@@ -94,35 +98,41 @@ class CompletionQueue:
         # Let go of with the last user of this object: another thread may be about to call with it.
         self.native = ffi.gc(native, lib.tffi_queue_release)
         self._ready = lib.tffi_queue_ready(self.native)
+        self.wakes = lib.tffi_queue_wakes(self.native)
         self.in_flight: dict[int, Inference] = {}
         self.early: dict[tuple[int, int], tuple[Response | TritonError | None, bool]] = {}
         self.next_key = itertools.count(1).__next__
         self.is_given_up = False
         self._is_left = False
+        self.left: dict[CompletionQueue, None] = {}
 
     def drain(self) -> None:
         """Deliver what is ready and not waited for, without waiting."""
         if self._ready[0]:
-            self._collect(lib.tffi_queue_wait, self.native, 0)
+            self._collect(lib.tffi_queue_wait, self.native, self.wakes[0], 0)
 
-    def wait(self, inference: Inference, deadline: float | None) -> bool:
+    def wait(self, inference: Inference, deadline: float | None, wakes: int | None = None) -> bool:
         """Wait until something came for the inference.
 
         Args:
             inference: One of this queue's.
             deadline: On the clock of ``time.monotonic``; None is no deadline.
+            wakes: What ``wakes[0]`` was before the caller saw a need to wait; None: it has looked
+                at nothing but what is looked at here.
 
         Returns:
             False when the deadline passed first. True also where the waiter was only woken up.
         """
         token = inference.token
+        if wakes is None:
+            wakes = self.wakes[0]
         while not inference.is_over:
             if self.is_given_up:
                 raise ClosedError(
                     f"model {inference.model_name!r}: the server was closed meanwhile"
                 )
             timeout_ns = _slice(deadline)
-            result = self._collect(lib.tffi_inference_wait, token, timeout_ns)
+            result = self._collect(lib.tffi_inference_wait, token, wakes, timeout_ns)
             if result == _READY:
                 return True
             if result == _TIMEOUT and timeout_ns == 0:
@@ -135,19 +145,20 @@ class CompletionQueue:
                 time.sleep(0)
         return True
 
-    def wait_any(self, deadline: float | None) -> bool:
+    def wait_any(self, deadline: float | None, wakes: int) -> bool:
         """Wait until something came for any inference that nobody waits for by itself.
 
         Args:
             deadline: On the clock of ``time.monotonic``; None is no deadline.
+            wakes: What ``wakes[0]`` was before the caller saw a need to wait.
 
         Returns:
-            False when the deadline passed first.
+            False when the deadline passed first. True also where the waiter was only woken up.
         """
         while not self.is_given_up:
             timeout_ns = _slice(deadline)
-            result = self._collect(lib.tffi_queue_wait, self.native, timeout_ns)
-            if result == _READY:
+            result = self._collect(lib.tffi_queue_wait, self.native, wakes, timeout_ns)
+            if result in (_READY, _WOKEN):
                 return True
             if result == _TIMEOUT and timeout_ns == 0:
                 return False
@@ -156,9 +167,16 @@ class CompletionQueue:
     def settle(self, deadline: float) -> bool:
         """Wait until nothing is in flight; False when the deadline passed first.
 
-        That may be tried again after `give_up`.
+        Who waits here meanwhile for any completion is woken at the end. That may be tried again
+        after `give_up`.
         """
         self.is_given_up = False
+        try:
+            return self._settle(deadline)
+        finally:
+            lib.tffi_queue_wake(self.native)
+
+    def _settle(self, deadline: float) -> bool:
         while self.in_flight:
             for inference in list(self.in_flight.values()):
                 if inference.token:
@@ -168,12 +186,13 @@ class CompletionQueue:
                     # Another thread is about to submit it, or was interrupted right after.
                     if time.monotonic() >= deadline:
                         return False
-                    self._collect(lib.tffi_queue_wait, self.native, _GLANCE_NS)
+                    self._collect(lib.tffi_queue_wait, self.native, self.wakes[0], _GLANCE_NS)
         return True
 
     def leave(self) -> None:
         """Say that nobody waits here any more, so that others take what still comes."""
         self._is_left = True
+        self.left[self] = None
         lib.tffi_queue_wake(self.native)
 
     def is_left(self) -> bool:
@@ -190,7 +209,7 @@ class CompletionQueue:
         self.is_given_up = True
         lib.tffi_queue_close(self.native)
 
-    def _collect(self, wait: CData, whose: CData, timeout_ns: int) -> int:
+    def _collect(self, wait: CData, whose: CData, wakes: int, timeout_ns: int) -> int:
         """Call one of the two C waits and deliver what it took.
 
         What was taken stands in `out` and is delivered in ``finally``: a signal handler that
@@ -198,7 +217,7 @@ class CompletionQueue:
         """
         out = ffi.new("tffi_completion **")
         try:
-            result: int = wait(whose, timeout_ns, out)
+            result: int = wait(whose, wakes, timeout_ns, out)
         finally:
             completion = out[0]
             while completion:
@@ -231,10 +250,10 @@ class Inference:
 
     __slots__ = (
         "_arrived",
-        "_deadline",
         "_outcomes",
         "_pins",
         "_timeout",
+        "deadline",
         "is_over",
         "key",
         "model_name",
@@ -261,7 +280,7 @@ class Inference:
         self._arrived = 0
         self.wanted: Wanted | None = None
         self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
 
     def enter(self, pins: object) -> None:
         """Stand in the table of inferences in flight, holding the pins; before the submission."""
@@ -329,7 +348,7 @@ class Inference:
         if self.is_over:
             return True
         limit = None if timeout is None else time.monotonic() + timeout
-        deadline = self._deadline
+        deadline = self.deadline
         if limit is not None and (deadline is None or limit < deadline):
             deadline = limit
         while not self.is_over:
@@ -340,7 +359,7 @@ class Inference:
 
     def check_deadline(self) -> None:
         """Cancel the request and raise TimeoutError if its own ``timeout`` is up."""
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self.deadline is not None and time.monotonic() >= self.deadline:
             self.cancel()
             raise TimeoutError(
                 f"model {self.model_name!r}: no result within {self._timeout:g} seconds; "
@@ -401,6 +420,9 @@ class Inference:
         C: ``TRITONSERVER_InferenceRequestCancel``
         """
         return bool(lib.tffi_inference_cancel(self.token))
+
+    def wake(self) -> None:
+        """Wake the tasks that wait for it; where there is an event loop there may be some."""
 
     def orphan(self) -> None:
         """Be given up, because those who waited are gone."""

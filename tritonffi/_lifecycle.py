@@ -65,6 +65,7 @@ class Lifecycle:
         native: The ``TRITONSERVER_Server *``; None: it takes no calls (any more).
         queue: Where completions of its inferences arrive.
         queues: Further ones: of event loops, of streams and the like. A dict for its atomic pop.
+        left: Those of them at which perhaps nobody waits any more.
         loops: Which of the further ones belongs to which event loop.
         options: As the user gave them.
         repository: A private model repository, for models that are loaded from a config alone.
@@ -79,6 +80,7 @@ class Lifecycle:
         self.native: CData = None
         self.queue = CompletionQueue()
         self.queues: dict[CompletionQueue, None] = {}
+        self.left: dict[CompletionQueue, None] = {}
         self.loops: weakref.WeakKeyDictionary[AbstractEventLoop, LoopQueue] = (
             weakref.WeakKeyDictionary()
         )
@@ -191,7 +193,7 @@ class Lifecycle:
         if not self._sweeping.acquire(blocking=False):
             return
         try:
-            for queue in [queue for queue in tuple(self.queues) if queue.is_left()]:
+            for queue in [queue for queue in tuple(self.left) if queue.is_left()]:
                 queue.drain()
                 for inference in list(queue.in_flight.values()):
                     inference.orphan()
@@ -200,8 +202,14 @@ class Lifecycle:
         finally:
             self._sweeping.release()
 
+    def adopt(self, queue: CompletionQueue) -> None:
+        """Add a queue to the further ones; the server's close waits for what is in flight there."""
+        queue.left = self.left
+        self.queues[queue] = None
+
     def release(self, queue: CompletionQueue) -> None:
         """Close one of the further queues, once."""
+        self.left.pop(queue, None)
         if self.queues.pop(queue, self) is None:
             queue.close()
 
@@ -216,6 +224,8 @@ class Lifecycle:
         self._closing = threading.RLock()
         self._users_changed = threading.Condition()
         self._sweeping = threading.Lock()
+        for queue in (self.queue, *self.queues):
+            queue.is_given_up = True
 
     def index(self, handle: CData) -> list[dict[str, str]]:
         """Read the model index.

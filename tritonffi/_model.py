@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from tritonffi import _asyncio, _stream
+from tritonffi._async_map import AsyncResponseMap, AwaitedMapped
 from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._completion import Inference
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._input import Raw
+from tritonffi._map import CompletedMap, Mapped, ResponseMap
 from tritonffi._native import ffi, lib
 from tritonffi._request import Request, Template
 from tritonffi._spec import ModelSpec
 from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterable, Callable, Iterable
 
     from typing_extensions import Unpack
 
@@ -249,6 +252,119 @@ class Model:
             max_pending,
         )
 
+    @overload
+    def map(
+        self,
+        items: Iterable[Inputs | Request],
+        *,
+        in_flight: int = ...,
+        ordered: bool = ...,
+        return_errors: Literal[False] = ...,
+        **keywords: Unpack[RequestKeywords],
+    ) -> ResponseMap[Response]: ...
+
+    @overload
+    def map(
+        self,
+        items: Iterable[Inputs | Request],
+        *,
+        in_flight: int = ...,
+        ordered: bool = ...,
+        return_errors: bool,
+        **keywords: Unpack[RequestKeywords],
+    ) -> ResponseMap[Response | Exception]: ...
+
+    def map(
+        self,
+        items: Iterable[Inputs | Request],
+        *,
+        in_flight: int = 32,
+        ordered: bool = True,
+        return_errors: bool = False,
+        **keywords: Unpack[RequestKeywords],
+    ) -> ResponseMap[Response] | ResponseMap[Response | Exception]:
+        """Infer for each item of an iterable, several at a time.
+
+        Items are read when there is room for one more in flight, and not before the first response
+        is asked for; so they may be without end.
+
+        Args:
+            items: For each inference the arrays by input name, or a `Request`.
+            in_flight: How many items may be read whose responses have not been handed out.
+            ordered: Whether responses come in the order of the items; or else as they complete.
+            return_errors: Whether what goes wrong with an item is handed out in the place of its
+                response; or else it is raised there, and the next step goes on behind it.
+            keywords: For all of them; see `Request`.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        lifecycle = self._lifecycle
+        if ordered:
+            return ResponseMap(
+                lambda item: self._start(Inference, lifecycle.queue, item, keywords),
+                items,
+                in_flight,
+                return_errors=return_errors,
+            )
+        return CompletedMap(
+            lambda item, queue, results: self._start(
+                functools.partial(Mapped, results=results), queue, item, keywords
+            ),
+            items,
+            in_flight,
+            lifecycle,
+            return_errors=return_errors,
+        )
+
+    @overload
+    def async_map(
+        self,
+        items: Iterable[Inputs | Request] | AsyncIterable[Inputs | Request],
+        *,
+        in_flight: int = ...,
+        ordered: bool = ...,
+        return_errors: Literal[False] = ...,
+        **keywords: Unpack[RequestKeywords],
+    ) -> AsyncResponseMap[Response]: ...
+
+    @overload
+    def async_map(
+        self,
+        items: Iterable[Inputs | Request] | AsyncIterable[Inputs | Request],
+        *,
+        in_flight: int = ...,
+        ordered: bool = ...,
+        return_errors: bool,
+        **keywords: Unpack[RequestKeywords],
+    ) -> AsyncResponseMap[Response | Exception]: ...
+
+    def async_map(
+        self,
+        items: Iterable[Inputs | Request] | AsyncIterable[Inputs | Request],
+        *,
+        in_flight: int = 32,
+        ordered: bool = True,
+        return_errors: bool = False,
+        **keywords: Unpack[RequestKeywords],
+    ) -> AsyncResponseMap[Response] | AsyncResponseMap[Response | Exception]:
+        """Infer in the running event loop for each item of an iterable, several at a time.
+
+        `map` says more. The iterable may be an asynchronous one; responses are handed out while the
+        next item of it is awaited.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        return AsyncResponseMap(
+            lambda item, queue, results: self._start(
+                functools.partial(AwaitedMapped, results=results), queue, item, keywords
+            ),
+            items,
+            in_flight,
+            self._lifecycle,
+            ordered=ordered,
+            return_errors=return_errors,
+        )
+
     def _start(
         self,
         make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
@@ -273,7 +389,7 @@ class Model:
             request = Request(inputs, **keywords)
         lifecycle = self._lifecycle
         lifecycle.queue.drain()
-        if lifecycle.queues:
+        if lifecycle.left:
             lifecycle.sweep()
         spec = self._spec
         if spec is None or self._epoch != lifecycle.epoch:

@@ -278,6 +278,9 @@ class Template:
             inference.leave()
             raise take_error(error, f"model {spec.name!r}")
         inference.token = self._token[0]
+        if server.native is None:
+            # Closed meanwhile: whoever did that has found no token to cancel it by.
+            inference.cancel()
         if extra is not None:
             self._clear_extra()
         if described is not None:

@@ -82,12 +82,13 @@ class Feed(Inference):
     def next(self) -> Response | TritonError | None:
         """Wait for what is to be read next; None: there is nothing more."""
         while True:
+            wakes = self.queue.wakes[0]
             # In this order: the last outcome stands there before `is_over` is set.
             is_last = self.has_ended()
             outcome = self.take()
             if outcome is not None or is_last:
                 return outcome
-            if not self.queue.wait(self, self._deadline):
+            if not self.queue.wait(self, self.deadline, wakes):
                 self.check_deadline()
 
     def has_ended(self) -> bool:
@@ -212,7 +213,7 @@ def start(
     """
     make = functools.partial(Feed, max_pending=check_max_pending(max_pending))
     queue = CompletionQueue()
-    lifecycle.queues[queue] = None
+    lifecycle.adopt(queue)
     try:
         return ResponseStream(submit(make, queue), lifecycle.release)
     except BaseException:

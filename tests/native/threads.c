@@ -29,6 +29,11 @@ static void check_seen(const char *how, const driver_seen *seen)
   CHECK(seen->responses == (strchr(how, 'd') != NULL ? 3u : 0u) + (failed || silent ? 0u : 1u));
 }
 
+static uint32_t wakes_of(const tffi_queue *queue)
+{
+  return __atomic_load_n(tffi_queue_wakes(queue), __ATOMIC_RELAXED);
+}
+
 /* A thread that runs `work` on an argument of its own. */
 typedef struct {
   pthread_t thread;
@@ -68,13 +73,14 @@ static void *submit_and_wait(void *given)
     CHECK(token != 0);
     while (seen.done == 0) {
       tffi_completion *list = NULL;
-      const tffi_wait result = tffi_inference_wait(token, i % 3 == 0 ? -1 : (int64_t)(i % 3) * 20000, &list);
+      const int64_t timeout_ns = i % 3 == 0 ? -1 : (int64_t)(i % 3) * 20000;
+      const tffi_wait result = tffi_inference_wait(token, wakes_of(me->queue), timeout_ns, &list);
       CHECK(result == TFFI_WAIT_READY || (result == TFFI_WAIT_TIMEOUT && i % 3 != 0));
       driver_take(list, &seen);
     }
     check_seen(how, &seen);
     tffi_completion *none = NULL;
-    CHECK(tffi_inference_wait(token, -1, &none) == TFFI_WAIT_GONE && none == NULL);
+    CHECK(tffi_inference_wait(token, wakes_of(me->queue), -1, &none) == TFFI_WAIT_GONE && none == NULL);
     CHECK(!tffi_inference_cancel(token) && !tffi_inference_is_cancelled(token));
   }
   return NULL;
@@ -111,7 +117,7 @@ static void *consume(void *given)
   while (__atomic_load_n(&finished, __ATOMIC_RELAXED) < WORKERS * ROUNDS) {
     tffi_completion *list = NULL;
     driver_seen seen = {0};
-    tffi_queue_wait(me->queue, me->number == 0 ? 1000000 : 50000, &list);
+    tffi_queue_wait(me->queue, wakes_of(me->queue), me->number == 0 ? 1000000 : 50000, &list);
     (void)__atomic_load_n(tffi_queue_ready(me->queue), __ATOMIC_RELAXED);
     driver_take(list, &seen);
     __atomic_add_fetch(&finished, seen.done, __ATOMIC_RELAXED);
@@ -141,7 +147,7 @@ static void *wait_to_the_end(void *given)
   while (result != TFFI_WAIT_GONE && me->count == 0) {
     tffi_completion *list = NULL;
     driver_seen seen = {0};
-    result = tffi_inference_wait(me->token, me->number == 0 ? -1 : 300000, &list);
+    result = tffi_inference_wait(me->token, wakes_of(me->queue), me->number == 0 ? -1 : 300000, &list);
     driver_take(list, &seen);
     me->count += seen.done;
   }
@@ -181,8 +187,8 @@ static void *wait_at_queue(void *given)
 {
   task *me = given;
   tffi_completion *list = NULL;
-  CHECK(tffi_queue_wait(me->queue, -1, &list) != TFFI_WAIT_READY);
-  CHECK(tffi_queue_wait(me->queue, -1, &list) == TFFI_WAIT_GONE);
+  CHECK(tffi_queue_wait(me->queue, wakes_of(me->queue), -1, &list) != TFFI_WAIT_READY);
+  CHECK(tffi_queue_wait(me->queue, wakes_of(me->queue), -1, &list) == TFFI_WAIT_GONE);
   return NULL;
 }
 
@@ -190,7 +196,7 @@ static void *wait_for_token(void *given)
 {
   task *me = given;
   tffi_completion *list = NULL;
-  const tffi_wait result = tffi_inference_wait(me->token, -1, &list);
+  const tffi_wait result = tffi_inference_wait(me->token, wakes_of(me->queue), -1, &list);
   CHECK(result == TFFI_WAIT_WOKEN || result == TFFI_WAIT_GONE);
   return NULL;
 }
@@ -354,7 +360,7 @@ static void used_for_long(void)
     tffi_completion *list = NULL;
     CHECK(driver_submit("i", queue, 1, &token) == NULL);
     CHECK(token > UINT32_MAX);
-    CHECK(tffi_inference_wait(token, -1, &list) == TFFI_WAIT_READY);
+    CHECK(tffi_inference_wait(token, wakes_of(queue), -1, &list) == TFFI_WAIT_READY);
     driver_take(list, &seen);
     check_seen("i", &seen);
   }
@@ -374,7 +380,7 @@ static void *be_busy(void *given)
     tffi_completion *list = NULL;
     driver_seen seen = {0};
     CHECK(driver_submit("i", me->queue, 1, &token) == NULL);
-    CHECK(tffi_inference_wait(token, -1, &list) == TFFI_WAIT_READY);
+    CHECK(tffi_inference_wait(token, wakes_of(me->queue), -1, &list) == TFFI_WAIT_READY);
     driver_take(list, &seen);
     tffi_function_release(driver_function(1, &unused));
   }
@@ -386,15 +392,15 @@ static void child(tffi_queue *queue, tffi_buffer *buffer, uint64_t token)
   alarm(20);
   tffi_completion *list = NULL;
   tffi_buffer_release(buffer);
-  CHECK(tffi_inference_wait(token, -1, &list) == TFFI_WAIT_GONE);
-  CHECK(tffi_queue_wait(queue, -1, &list) == TFFI_WAIT_GONE);
+  CHECK(tffi_inference_wait(token, wakes_of(queue), -1, &list) == TFFI_WAIT_GONE);
+  CHECK(tffi_queue_wait(queue, wakes_of(queue), -1, &list) == TFFI_WAIT_GONE);
   CHECK(!tffi_inference_cancel(token));
   tffi_queue_wake(queue);
   tffi_queue_release(queue);
   tffi_queue *own = tffi_queue_new();
   driver_seen seen = {0};
   CHECK(driver_submit("i", own, 1, &token) == NULL);
-  CHECK(tffi_inference_wait(token, -1, &list) == TFFI_WAIT_READY);
+  CHECK(tffi_inference_wait(token, wakes_of(own), -1, &list) == TFFI_WAIT_READY);
   driver_take(list, &seen);
   check_seen("i", &seen);
   tffi_queue_release(own);

@@ -19,6 +19,8 @@ async def in_a_loop(model: tritonffi.Model) -> None:
     async with model.async_stream({"a": [1.0]}, max_pending=3) as stream:
         async for response in stream:
             assert_type(response, tritonffi.Response)
+    async for response in model.async_map([{"a": [1.0]}], in_flight=2):
+        assert_type(response, tritonffi.Response)
 
 
 with tritonffi.Server("models", exit_timeout=3) as server:
@@ -64,6 +66,10 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(server.statistics()["add"], tritonffi.ModelStatistics)
     for streamed in model.stream({"a": [1.0]}, max_pending=3, timeout=1.5):
         assert_type(streamed, tritonffi.Response)
+    for one in model.map([{"a": [1.0]}, tritonffi.Request({"a": [2.0]})], ordered=False):
+        assert_type(one, tritonffi.Response)
+    for either in model.map([{"a": [1.0]}], return_errors=True):
+        assert_type(either, tritonffi.Response | Exception)
     assert_type(server.unload("add"), None)
     assert_type(server.load("made", {}, {"1/model.onnx": b""}, timeout=2), tritonffi.Model)
     assert_type(server.register_repository("more", {"folder": "name"}), None)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many inferences one after the other in an event loop, some of them in flight at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from tritonffi._asyncio import queue_here, resolve, set_future
+from tritonffi._completion import Inference
+from tritonffi._errors import ClosedError
+from tritonffi._map import Mapped, Results, check_in_flight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from tritonffi._asyncio import LoopQueue
+    from tritonffi._lifecycle import Lifecycle
+    from tritonffi._request import Inputs, Request
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AwaitedResults(Results):
+    """Results for which the tasks of one event loop wait."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def report(self, inference: Mapped) -> None:
+        """Put an inference among the finished ones, and wake the waiters."""
+        super().report(inference)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake all waiters, from whichever thread."""
+        while self.waiters:
+            resolve(self.waiters.pop())
+
+
+class AwaitedMapped(Mapped):
+    """An inference of a map in an event loop."""
+
+    __slots__ = ()
+
+    _results: AwaitedResults
+
+    def wake(self) -> None:
+        """Wake who waits for the map."""
+        self._results.wake()
+
+    def orphan(self) -> None:
+        """Be given up. Only this has kept the waiting tasks of a closed loop alive."""
+        self.cancel()
+        self._results.waiters.clear()
+
+
+class AsyncResponseMap(AsyncIterator[T_co]):
+    """Responses to the items of an iterable, of which some are in flight at a time.
+
+    Iterate over it with ``async for``, in one task at a time. What goes wrong with one item is
+    raised at its place, and the next step goes on behind it; what the iterable itself raises comes
+    after everything that it has given, and ends the map. When the map is closed or dropped before
+    its end, or the task is cancelled that waits for it, what is in flight is cancelled; an
+    ``async with`` block closes it.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[Inputs | Request, LoopQueue, AwaitedResults], Mapped],
+        items: Iterable[Inputs | Request] | AsyncIterable[Inputs | Request],
+        in_flight: int,
+        lifecycle: Lifecycle,
+        *,
+        ordered: bool,
+        return_errors: bool,
+    ) -> None:
+        """Leave this to `Model.async_map`."""
+        check_in_flight(in_flight)
+        self._queue = queue_here(lifecycle)
+        self._submit = submit
+        self._source: Iterator[Inputs | Request] | None = None
+        self._async_source: AsyncIterator[Inputs | Request] | None = None
+        if isinstance(items, AsyncIterable):
+            self._async_source = aiter(items)
+        else:
+            self._source = iter(items)
+        self._in_flight = in_flight
+        self._ordered = ordered
+        self._return_errors = return_errors
+        self._failure: Exception | None = None
+        self._results = AwaitedResults()
+        # In order of submission, where that is the order wanted.
+        self._row: deque[Mapped | Exception] = deque()
+        # The next item of an iterable that has to be awaited.
+        self._coming: list[asyncio.Future[Inputs | Request]] = []
+        self._finalizer = weakref.finalize(self, _leave, self._row, self._results, self._coming)
+        self._finalizer.atexit = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T_co:
+        try:
+            head = await self._next()
+        except asyncio.CancelledError:
+            self._close()
+            raise
+        if isinstance(head, Inference):
+            try:
+                return head.result()  # type: ignore[return-value]
+            except Exception as error:
+                if not self._return_errors:
+                    raise
+                head = error
+        if self._return_errors:
+            return head  # type: ignore[return-value]
+        raise head
+
+    async def _next(self) -> Inference | Exception:
+        while True:
+            waiter = asyncio.get_running_loop().create_future()
+            self._results.waiters.append(waiter)
+            try:
+                self._fill()
+                head = self._take()
+                if head is not None:
+                    return head
+                if not self._coming and not self._row and self._results.is_empty():
+                    self._end()
+                if self._queue.is_given_up:
+                    raise ClosedError("the server was closed meanwhile")
+                await self._until(waiter)
+            finally:
+                with suppress(ValueError):
+                    self._results.waiters.remove(waiter)
+
+    async def _until(self, waiter: asyncio.Future[None]) -> None:
+        """Wait for a wake-up; at most until the ``timeout`` of one of the requests is up."""
+        deadline = self._results.deadline()
+        timer = None
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(deadline - time.monotonic(), set_future, waiter)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if deadline is not None:
+            self._results.expire()
+
+    def _take(self) -> Inference | Exception | None:
+        """Return what is to be handed out, if it is there."""
+        finished = self._results.finished
+        if not self._ordered:
+            return finished.popleft() if finished else None
+        finished.clear()
+        if not self._row:
+            return None
+        head = self._row[0]
+        if isinstance(head, Mapped) and head.key in self._results.unreported:
+            return None
+        return self._row.popleft()
+
+    def _fill(self) -> None:
+        """Submit items until there are enough in flight, or the next has to be awaited."""
+        while self._has_room():
+            try:
+                if self._source is not None:
+                    item = next(self._source)
+                elif not self._coming:
+                    if self._async_source is None:
+                        return
+                    self._await_item(self._async_source)
+                    return
+                elif self._coming[0].done():
+                    item = self._coming.pop().result()
+                else:
+                    return
+            except (StopIteration, StopAsyncIteration):
+                self._source = self._async_source = None
+                return
+            except Exception as error:  # noqa: BLE001 (it is raised at its place)
+                self._source = self._async_source = None
+                self._failure = error
+                return
+            self._start(item)
+
+    def _start(self, item: Inputs | Request) -> None:
+        entry: Mapped | Exception
+        try:
+            entry = self._submit(item, self._queue, self._results)
+        except Exception as error:  # noqa: BLE001 (likewise)
+            entry = error
+            if not self._ordered:
+                self._results.finished.append(entry)
+        if self._ordered:
+            self._row.append(entry)
+
+    def _has_room(self) -> bool:
+        if self._ordered:
+            return len(self._row) < self._in_flight
+        return len(self._results.unreported) + len(self._results.finished) < self._in_flight
+
+    def _await_item(self, source: AsyncIterator[Inputs | Request]) -> None:
+        coming = asyncio.ensure_future(_item(source))
+        results = self._results
+        coming.add_done_callback(lambda _: results.wake())
+        self._coming.append(coming)
+
+    def _end(self) -> None:
+        failure, self._failure = self._failure, None
+        self._close()
+        if failure is not None:
+            raise failure
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    async def aclose(self) -> None:
+        """Cancel what is in flight, and return at once. Closing twice is no error."""
+        self._close()
+
+    def _close(self) -> None:
+        self._source = self._async_source = None
+        self._finalizer()
+
+
+async def _item(source: AsyncIterator[Inputs | Request]) -> Inputs | Request:
+    return await anext(source)
+
+
+def _leave(
+    row: deque[Mapped | Exception],
+    results: AwaitedResults,
+    coming: list[asyncio.Future[Inputs | Request]],
+) -> None:
+    """Cancel what is in flight of a map that nobody reads any more."""
+    for inference in list(results.unreported.values()):
+        inference.cancel()
+    results.unreported.clear()
+    results.finished.clear()
+    row.clear()
+    for future in coming:
+        if not future.get_loop().is_closed():
+            future.cancel()
+    coming.clear()
+    results.wake()

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many inferences one after the other, some of them in flight at a time.
+
+In order, a map is a row of inferences whose first is waited for. As completed, it has a completion
+queue of its own, whose waits give whatever is there; no other thread takes what it sleeps for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from tritonffi._completion import CompletionQueue, Inference
+from tritonffi._errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from tritonffi._lifecycle import Lifecycle
+    from tritonffi._request import Inputs, Request
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Results:
+    """Inferences of one map in the order in which they become over.
+
+    Attributes:
+        finished: Those to be handed out, and what was raised instead of submitting one.
+        unreported: Those in flight that are not in ``finished``, by key.
+    """
+
+    __slots__ = ("_lock", "finished", "unreported")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # the server's close reports too
+        self.finished: deque[Inference | Exception] = deque()
+        self.unreported: dict[int, Mapped] = {}
+
+    def report(self, inference: Mapped) -> None:
+        """Put an inference among the finished ones, once."""
+        with self._lock:
+            if self.unreported.pop(inference.key, None) is not None:
+                self.finished.append(inference)
+
+    def is_empty(self) -> bool:
+        """Return whether there are no results and none will come."""
+        with self._lock:
+            return not self.unreported and not self.finished
+
+    def expire(self) -> None:
+        """Report those whose own ``timeout`` is up: asked for the result, they cancel and raise."""
+        now = time.monotonic()
+        for inference in list(self.unreported.values()):
+            if inference.deadline is not None and inference.deadline <= now:
+                self.report(inference)
+
+    def deadline(self) -> float | None:
+        """Return when the first of them expires."""
+        deadlines = [inference.deadline for inference in list(self.unreported.values())]
+        return min((at for at in deadlines if at is not None), default=None)
+
+
+class Mapped(Inference):
+    """An inference that puts itself among the results of a map when it is over."""
+
+    __slots__ = ("_results",)
+
+    def __init__(
+        self,
+        queue: CompletionQueue,
+        model_name: str,
+        request_id: str,
+        timeout: float | None,
+        *,
+        results: Results,
+    ) -> None:
+        super().__init__(queue, model_name, request_id, timeout)
+        self._results = results
+
+    def enter(self, pins: object) -> None:
+        """Stand in the table of inferences in flight, and in the map."""
+        super().enter(pins)
+        self._results.unreported[self.key] = self
+
+    def leave(self) -> None:
+        """Be over."""
+        super().leave()
+        if self.token or self._outcomes:
+            self._results.report(self)
+        else:  # Triton has refused it
+            self._results.unreported.pop(self.key, None)
+
+
+class ResponseMap(Iterator[T_co]):
+    """Responses to the items of an iterable, of which some are in flight at a time.
+
+    Iterate over it, in one thread at a time. What goes wrong with one item is raised at its place,
+    and the next step goes on behind it; what the iterable itself raises comes after everything that
+    it has given, and ends the map. When the map is closed or dropped before its end, what is in
+    flight is cancelled; a ``with`` block closes it.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[Inputs | Request], Inference],
+        items: Iterable[Inputs | Request],
+        in_flight: int,
+        *,
+        return_errors: bool,
+    ) -> None:
+        """Leave this to `Model.map`."""
+        check_in_flight(in_flight)
+        self._submit = submit
+        self._source: Iterator[Inputs | Request] | None = iter(items)
+        self._in_flight = in_flight
+        self._return_errors = return_errors
+        self._failure: Exception | None = None
+        self._row: deque[Inference | Exception] = deque()
+        self._finalizer = self._finalize()
+        self._finalizer.atexit = False
+
+    def _finalize(self) -> weakref.finalize[..., Self]:
+        return weakref.finalize(self, cancel_all, self._row)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T_co:
+        head = self._next()
+        if isinstance(head, Inference):
+            try:
+                return head.result()  # type: ignore[return-value]
+            except Exception as error:
+                head = error
+                if not self._return_errors:
+                    raise
+            except BaseException:  # Ctrl-C: it can be asked again
+                self._row.appendleft(head)
+                raise
+        if self._return_errors:
+            return head  # type: ignore[return-value]
+        raise head
+
+    def _next(self) -> Inference | Exception:
+        """Return what is to be handed out now; of an inference, the result may still be to come."""
+        if self._source is not None:
+            self._fill(self._row)
+        if not self._row:
+            self._end()
+        return self._row.popleft()
+
+    def _fill(self, row: deque[Inference | Exception]) -> None:
+        """Submit items until there are enough in flight."""
+        source = self._source
+        while source is not None and self._has_room():
+            try:
+                item = next(source)
+            except StopIteration:
+                self._source = source = None
+                break
+            except Exception as error:  # noqa: BLE001 (it is raised at its place)
+                self._source = source = None
+                self._failure = error
+                break
+            try:
+                inference = self._submit(item)
+            except Exception as error:  # noqa: BLE001 (likewise)
+                row.append(error)
+            else:
+                self._add(inference)
+
+    def _has_room(self) -> bool:
+        return len(self._row) < self._in_flight
+
+    def _add(self, inference: Inference) -> None:
+        self._row.append(inference)
+
+    def _end(self) -> None:
+        """Raise what ends the iteration."""
+        failure, self._failure = self._failure, None
+        self.close()
+        if failure is not None:
+            raise failure
+        raise StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel what is in flight, and return at once. Closing twice is no error."""
+        self._source = None
+        self._finalizer()
+
+
+class CompletedMap(ResponseMap[T_co]):
+    """The same in the order in which they complete."""
+
+    def __init__(
+        self,
+        submit: Callable[[Inputs | Request, CompletionQueue, Results], Inference],
+        items: Iterable[Inputs | Request],
+        in_flight: int,
+        lifecycle: Lifecycle,
+        *,
+        return_errors: bool,
+    ) -> None:
+        self._results = results = Results()
+        self._queue = queue = CompletionQueue()
+        self._release = lifecycle.release
+        lifecycle.adopt(queue)
+        try:
+            super().__init__(
+                lambda item: submit(item, queue, results),
+                items,
+                in_flight,
+                return_errors=return_errors,
+            )
+        except BaseException:
+            lifecycle.release(queue)
+            raise
+        self._row = results.finished
+
+    def _finalize(self) -> weakref.finalize[..., Self]:
+        return weakref.finalize(self, _leave, self._queue, self._results)
+
+    def close(self) -> None:
+        """Cancel what is in flight, and return at once. Closing twice is no error."""
+        super().close()
+        if not self._queue.in_flight:
+            self._release(self._queue)
+
+    def _next(self) -> Inference | Exception:
+        results, queue, row = self._results, self._queue, self._row
+        while True:
+            wakes = queue.wakes[0]
+            if self._source is not None:
+                queue.drain()
+                self._fill(row)
+            if row:
+                return row.popleft()
+            if results.is_empty():
+                self._end()
+            if not queue.wait_any(results.deadline(), wakes):
+                results.expire()
+
+    def _has_room(self) -> bool:
+        return len(self._results.unreported) + len(self._row) < self._in_flight
+
+    def _add(self, inference: Inference) -> None:
+        """It comes into the row by itself, when it is over."""
+
+
+def cancel_all(row: deque[Inference | Exception]) -> None:
+    """Cancel what is in flight of a map that nobody reads any more."""
+    while row:
+        entry = row.popleft()
+        if isinstance(entry, Inference) and not entry.is_over:
+            entry.cancel()
+
+
+def _leave(queue: CompletionQueue, results: Results) -> None:
+    """Clear away after a map that has a queue of its own."""
+    for inference in list(results.unreported.values()):
+        inference.cancel()
+    results.unreported.clear()
+    results.finished.clear()
+    queue.leave()
+
+
+def check_in_flight(value: int) -> None:
+    """Refuse what is no number of inferences."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"in_flight must be an int, not {type(value).__name__}")
+    if value < 1:
+        raise InvalidArgumentError(f"in_flight must be 1 or more, not {value}")
