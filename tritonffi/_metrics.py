@@ -44,14 +44,14 @@ class _Shared:
 
     Attributes:
         native: The ``TRITONSERVER_MetricFamily *``.
+        buckets: Of all its metrics.
         holders: How many families are open.
         metrics: The ``TRITONSERVER_Metric *`` and how many are open, by labels.
         lock: Over all of it, and held while one of the handles is used.
     """
 
-    def __init__(self, native: CData, kind: MetricKind, buckets: tuple[float, ...]) -> None:
+    def __init__(self, native: CData, buckets: tuple[float, ...]) -> None:
         self.native = native
-        self.kind = kind
         self.buckets = buckets
         self.holders = 0
         self.metrics: dict[_Labels, tuple[CData, int]] = {}
@@ -74,6 +74,8 @@ class _Shared:
 
 
 _families: dict[str, _Shared] = {}
+# Of every name that has been used: Triton never forgets one.
+_kinds: dict[str, MetricKind] = {}
 _families_lock = threading.RLock()
 
 
@@ -125,13 +127,17 @@ class MetricFamily:
         self._metrics: dict[_Labels, Metric] = {}
         with _families_lock:
             shared = _families.get(name)
-            if shared is None:
-                shared = _families[name] = _Shared(
-                    _new_family(kind, name, escaped), kind, self.buckets
-                )
-            elif (shared.kind, shared.buckets) != (kind, self.buckets):
+            if _kinds.get(name, kind) is not kind:
                 raise InvalidArgumentError(
-                    f"metric {name!r}: there is one of a different type or with other buckets"
+                    f"metric {name!r}: the name stands for a {_kinds[name].name} already"
+                )
+            if shared is None:
+                native = _new_family(kind, name, escaped)
+                shared = _families[name] = _Shared(native, self.buckets)
+                _kinds[name] = kind
+            elif shared.buckets != self.buckets:
+                raise InvalidArgumentError(
+                    f"metric {name!r}: there is one with other buckets: {shared.buckets!r}"
                 )
             shared.holders += 1
         self._shared = shared
