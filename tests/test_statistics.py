@@ -219,6 +219,48 @@ def test_an_ensemble_and_its_parts_count_apart(server):
     server.unload("counted")
 
 
+def test_responses_of_decoupled_models_count_by_number(own_stream):
+    """Successes, errors, empty ends and cancellations, exact to 64 bits."""
+    ns = 2**63 + 5
+
+    def run(**parameters):
+        inference = own_stream.submit(
+            {"INPUT0": [1]}, parameters={"response_ns": str(ns), **parameters}
+        )
+        assert inference.wait(30)
+
+    run(count=2, final="bare")
+    responses = own_stream.statistics().responses
+    sent = ResponseStatistics(
+        compute_infer=StatisticDuration(1, ns),
+        compute_output=StatisticDuration(1, 2),
+        success=StatisticDuration(1, ns + 2),
+    )
+    empty = ResponseStatistics(
+        compute_infer=StatisticDuration(1, ns + 2), empty_response=StatisticDuration(1, ns + 2)
+    )
+    assert responses == {0: sent, 1: sent, 2: empty}
+    assert responses[0].success.seconds == (ns + 2) / 1e9
+
+    before = own_stream.statistics()
+    run(count=1, error_at=0)
+    run(count=1, error_at=0, error_code="CANCELLED")
+    between = own_stream.statistics() - before
+    assert list(between.responses) == [0]
+    assert between.responses[0].fail.count == 1
+    assert between.responses[0].cancel == StatisticDuration(1, ns + 2)
+    assert between.responses[0].success == StatisticDuration()
+
+
+@pytest.fixture
+def own_stream(tmp_path, backend_directory):
+    """A decoupled model on a server of its own."""
+    folder = tmp_path / "models"
+    _backend.write_model(folder, "stream", {"INPUT0": ("INT32", [-1])}, decoupled=True)
+    with Server(folder, backend_directory=backend_directory) as running:
+        yield running.model("stream")
+
+
 def test_what_is_not_loaded_has_no_statistics(own):
     """Triton says so."""
     own.unload("failing")

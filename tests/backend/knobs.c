@@ -49,6 +49,8 @@ static Error *knobs_set(struct knobs *knobs, const char *key, const char *text)
     snprintf(knobs->error_text, TEXT_SIZE, "%s", text);
   else if (strcmp(key, "init_error") == 0)
     snprintf(knobs->init_error, TEXT_SIZE, "%s", text);
+  else if (strcmp(key, "response_ns") == 0)
+    knobs->response_ns = strtoull(text, NULL, 10);
   else if (strcmp(key, "activity") == 0)
     snprintf(knobs->activity, TEXT_SIZE, "%s", text);
   else if (strcmp(key, "count") == 0)

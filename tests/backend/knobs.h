@@ -25,6 +25,7 @@
  *                  id, correlation_id, flags, timeout_us; and in how many buffers each input lies,
  *                  under its name
  *   host_policy    the data of inputs are those for this host policy
+ *   response_ns    the nanoseconds that each response is reported to have taken, and 2 for its outputs
  *   activity       the name of an activity that is added to the request's trace, if it has one; then
  *                  the trace's context comes back as the parameter trace_context
  *
@@ -50,6 +51,7 @@ struct knobs {
   int count;
   int error_at;
   int hold_at;
+  uint64_t response_ns;
   bool final_is_bare;
   bool release_first;
   bool in_thread;

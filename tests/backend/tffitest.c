@@ -15,6 +15,7 @@
 
 #include "gate.h"
 #include "knobs.h"
+#include "responses.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -254,6 +255,9 @@ static Error *make_response(struct task *task, int number, struct TRITONBACKEND_
 static void send(struct task *task, struct TRITONBACKEND_Response *response, Error *error,
                  uint32_t flags)
 {
+  if (task->knobs.response_ns > 0)
+    expect_success(report_response(task->instance, task->factory, task->knobs.response_ns,
+                                   response == NULL, error));
   if (response == NULL)
     expect_success(TRITONBACKEND_ResponseFactorySendFlags(task->factory, flags));
   else
