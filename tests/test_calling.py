@@ -7,7 +7,6 @@ import operator
 import numpy as np
 import pytest
 
-from tritonffi import UnsupportedError
 from tritonffi._calling import caller
 from tritonffi._function_config import Declared
 
@@ -144,29 +143,6 @@ def test_a_parameter_of_that_name_gets_the_context(function, arrays, expected):
 def test_other_callables_get_no_context(function, arrays):
     """An input of that name is one, and keywords of any name are inputs."""
     assert not caller(function, declared(*arrays), "model 'm'").wants_context
-
-
-def test_what_is_not_callable_is_refused():
-    """A TypeError says what was given."""
-    with pytest.raises(TypeError, match="must be callable, not int"):
-        caller(3, declared("x"), "model 'm'")
-
-
-def test_functions_that_do_not_return_results_are_refused():
-    """Coroutines are told apart from functions, in words."""
-
-    async def coroutine(x):
-        return x
-
-    async def async_generator(x):
-        yield x
-
-    for function, kind in [
-        (coroutine, "a coroutine function"),
-        (async_generator, "an async generator function"),
-    ]:
-        with pytest.raises(UnsupportedError, match=f"the function is {kind};"):
-            caller(function, declared("x"), "model 'm'")
 
 
 @pytest.mark.parametrize(

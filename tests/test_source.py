@@ -56,6 +56,7 @@ ORDER = [
     "_function_context",
     "_function_results",
     "_calling",
+    "_function_target",
     "_functions",
     "_rest",
     "capi",

@@ -25,8 +25,6 @@ import inspect
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tritonffi._errors import UnsupportedError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -39,17 +37,6 @@ Call: TypeAlias = "Callable[[dict[str, Array], dict[str, Context]], object]"
 _CONTEXT = "context"
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _KEYWORDS = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-_REFUSED: tuple[tuple[Callable[[object], bool], str], ...] = (
-    (inspect.isasyncgenfunction, "an async generator function"),
-    (inspect.iscoroutinefunction, "a coroutine function"),
-)
-
-
-def is_generator(function: object) -> bool:
-    """Tell whether each call gives any number of results, one after the other."""
-    return inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(
-        getattr(function, "__call__", None)  # noqa: B004 -- the method itself is looked at
-    )
 
 
 class Calling(NamedTuple):
@@ -76,16 +63,8 @@ def caller(function: Callable[..., object], inputs: Sequence[Declared], model: s
         model: "model 'x'", for errors.
 
     Raises:
-        TypeError: It is not callable, or does not take these inputs.
-        UnsupportedError: It does not return its results.
+        TypeError: It does not take these inputs.
     """
-    if not callable(function):
-        raise TypeError(f"{model}: the function must be callable, not {type(function).__name__}")
-    for is_of_kind, kind in _REFUSED:
-        if is_of_kind(function):
-            raise UnsupportedError(
-                f"{model}: the function is {kind}; it must return its results when it is called"
-            )
     names = [declared.name for declared in inputs]
     try:
         signature = inspect.signature(function)

@@ -20,22 +20,27 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tritonffi._call import check, encode, take_error
-from tritonffi._calling import Calling, caller, is_generator
-from tritonffi._errors import CancelledError, InternalError, TritonError
+from tritonffi._errors import CancelledError, InternalError, TritonError, UnsupportedError
 from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_context import RunningBatch, read_context
 from tritonffi._function_results import ResultWriter
+from tritonffi._function_target import Target
 from tritonffi._native import ffi, lib
 from tritonffi._tensor import Array, from_tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from tritonffi._call import CFunction
     from tritonffi._function_config import Declarations
     from tritonffi._function_context import Context
+    from tritonffi._function_target import Instance
     from tritonffi._native import CData
 
 Function: TypeAlias = Callable[..., object]
@@ -59,6 +64,7 @@ class FunctionModel:
         name: The model's name.
         config: The complete model config.
         token: What the config's parameter ``tritonffi.token`` says.
+        instances: How many calls may run at a time.
     """
 
     def __init__(
@@ -94,20 +100,24 @@ class FunctionModel:
         """
         if not isinstance(batch, bool):
             raise TypeError(f"model {name!r}: batch must be a bool, not {type(batch).__name__}")
-        self._is_decoupled = is_generator(function)
+        target = Target(function, f"model {name!r}")
+        self._is_decoupled = target.is_decoupled
         made = function_config(
             name, inputs, outputs, max_batch_size, config, decoupled=self._is_decoupled
         )
         self.name = name
-        self._calling = caller(function, made.inputs, f"model {name!r}")
+        target.bind(made.inputs)
+        self._target: Target | None = target
         self._inputs = made.inputs
         self._writer = ResultWriter(made.outputs, is_batching=made.is_batching)
-        self._worker_count = made.instances
+        self.instances = made.instances
         self._workers: set[threading.Thread] = set()
         self._busy: set[threading.Thread] = set()
         self._lock = threading.RLock()  # again by the same thread: where a callable's end closes
         self._is_abandoned = False
         self._is_closed = False
+        self._inside = 0
+        self._plain_config = made.config
         self._warm_up_error: BaseException | None = None
 
         input_names = [ffi.new("char[]", declared.name.encode()) for declared in made.inputs]
@@ -127,7 +137,7 @@ class FunctionModel:
                 "batching": made.is_batching,
                 "stacking": made.is_batching and batch and not self._is_decoupled,
                 "decoupled": self._is_decoupled,
-                "describing": self._calling.wants_context,
+                "describing": target.wants_context,
             },
         )
         token = ffi.new("uint64_t *")
@@ -138,22 +148,46 @@ class FunctionModel:
         self.token = int(token[0])
         self.config = made.with_token(self.token)
 
-    def start(self) -> None:
-        """Start the worker threads. Before the load: a warm-up calls the function inside it."""
+    def start(self, timeout: float | None = None) -> None:
+        """
+        Start the worker threads and have each initialize what it calls, one after the other.
+
+        Before the load: a warm-up calls the function inside it.
+
+        Args:
+            timeout: Seconds for all of it; None: as long as it takes.
+
+        Raises:
+            Exception: What a class, or `initialize`, raised.
+            TimeoutError: The time is up.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            for number in range(self._worker_count):
+            for number in range(self.instances):
+                ready: Future[None] = Future()
                 worker = threading.Thread(
                     target=self._work,
-                    args=(number,),
+                    args=(number, ready),
                     name=f"tritonffi: {self.name} #{number}",
                     daemon=True,
                 )
                 with self._lock:
                     worker.start()
                     self._workers.add(worker)
+                    self._inside += 1
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self._wait_initialized(ready, left)
         except BaseException:
             self.close()
             raise
+
+    def _wait_initialized(self, ready: Future[None], timeout: float | None) -> None:
+        try:
+            if not wait([ready], timeout).done:
+                raise TimeoutError(f"model {self.name!r}: it was not initialized in time")
+            ready.result()
+        finally:
+            del ready  # or the exception would hold itself, and what it was raised in
 
     def loaded(self) -> None:
         """
@@ -200,7 +234,11 @@ class FunctionModel:
             if self._function is None:
                 return 0
             self._is_abandoned = True
-            return int(lib.tffi_function_abandon(self._function))
+            count = int(lib.tffi_function_abandon(self._function))
+            target = self._target
+        if target is not None:
+            target.abandon()
+        return count
 
     def is_executing(self) -> bool:
         """Return whether an instance of the model is in the middle of a call, as Triton sees it."""
@@ -239,45 +277,89 @@ class FunctionModel:
         if self._is_closed and not self._workers and self._function is not None:
             lib.tffi_function_release(self._function)
             self._function = None
-            self._calling = Calling(_gone, wants_context=False)
+            self._target = None
 
-    def _work(self, number: int) -> None:
+    def _work(self, number: int, ready: Future[None]) -> None:
         """
         Serve the batches of one instance until there will be no more: what a worker thread does.
 
         The workers keep this object and the C function, and neither of these keeps the server.
+
+        Args:
+            number: Of the instance.
+            ready: Told when the instance is initialized, or why it is not.
         """
         with self._lock:  # until `start` has entered this worker
-            me = threading.current_thread()
-            function = self._function
-        batch = ffi.new("tffi_batch **")
+            target = self._target
+        instance = None
         try:
-            while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
-                self._busy.add(me)
-                try:
-                    # Whatever still comes out of there is a failure to tell of a failure.
-                    with contextlib.suppress(BaseException):
-                        self._serve(batch[0], number)
-                finally:
-                    lib.tffi_batch_release(batch[0])
-                    self._busy.discard(me)
+            try:
+                instance = cast("Target", target).enter(self._plain_config)
+            except BaseException as error:  # noqa: BLE001 -- it is raised where the model is loaded
+                ready.set_exception(error)
+            else:
+                ready.set_result(None)
+                self._serve_all(number, instance)
+        finally:
+            del ready
+            self._leave(instance)
+
+    def _serve_all(self, number: int, instance: Instance) -> None:
+        me = threading.current_thread()
+        function = self._function
+        batch = ffi.new("tffi_batch **")
+        _serving.set(self)
+        while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
+            self._busy.add(me)
+            try:
+                # Whatever still comes out of there is a failure to tell of a failure.
+                with contextlib.suppress(BaseException):
+                    self._serve(batch[0], number, instance)
+            finally:
+                lib.tffi_batch_release(batch[0])
+                self._busy.discard(me)
+
+    def _leave(self, instance: Instance | None) -> None:
+        """Finalize what this worker calls, and what all shared, if it is the last one."""
+        target = cast("Target", self._target)
+        with self._lock:
+            self._inside -= 1
+            is_last = self._inside == 0
+        try:
+            if instance is not None:
+                self._finalize(target.leave, instance)
+            if is_last:
+                self._finalize(target.close)
         finally:
             with self._lock:
-                self._workers.discard(me)
+                self._workers.discard(threading.current_thread())
                 self._release_if_over()
 
-    def _serve(self, batch: CData, number: int) -> None:
+    def _finalize(self, finalize: Callable[..., None], *arguments: Instance) -> None:
+        try:
+            finalize(*arguments)
+        except BaseException as error:
+            message = f"model {self.name!r}: finalize: {_text(error)}"
+            _logger.log(logging.ERROR, "%s", message, exc_info=error)
+
+    def _serve(self, batch: CData, number: int, instance: Instance) -> None:
         """
         Call the callable on a batch and answer it.
 
         Args:
             batch: A ``tffi_batch *`` that runs; it stays the caller's.
             number: The worker's.
+            instance: What it calls.
         """
         running = RunningBatch(batch)
-        serve = self._serve_stream if self._is_decoupled else self._serve_result
         try:
-            serve(batch, running, number)
+            context = self._context(batch, running, number)
+            if self._is_decoupled:
+                self._serve_stream(batch, running, instance.generate(self._arrays(batch), context))
+            else:
+                results = [instance.call(self._arrays(batch), context)]
+                running.end()
+                self._send(lib.tffi_batch_finish, batch, results.pop())
         except _WrongResultError as wrong:
             running.end()
             self._fail(batch, wrong.error, InternalError.code)
@@ -289,20 +371,15 @@ class FunctionModel:
                 batch, error, error.code if isinstance(error, TritonError) else InternalError.code
             )
 
-    def _serve_result(self, batch: CData, running: RunningBatch, number: int) -> None:
-        """Answer with what the callable returns."""
-        results = [self._call(batch, running, number)]
-        running.end()
-        self._send(lib.tffi_batch_finish, batch, results.pop())
-
-    def _serve_stream(self, batch: CData, running: RunningBatch, number: int) -> None:
+    def _serve_stream(
+        self, batch: CData, running: RunningBatch, generator: Generator[object, None, None]
+    ) -> None:
         """
         Answer with all that the callable yields, until it ends or nobody waits for more.
 
         Whatever ends it, the generator is closed before the end is told.
         """
-        called = self._call(batch, running, number)
-        with contextlib.closing(cast("Generator[object]", called)) as generator:
+        with contextlib.closing(generator):
             while not running.is_cancelled(0):
                 results = list(itertools.islice(generator, 1))
                 if not results:
@@ -312,13 +389,11 @@ class FunctionModel:
                 self._send(lib.tffi_batch_send, batch, results.pop())
         raise CancelledError("the request was cancelled")
 
-    def _call(self, batch: CData, running: RunningBatch, number: int) -> object:
-        """Call the callable."""
-        call, wants_context = self._calling
-        if not wants_context:
-            return call(self._arrays(batch), {})
-        context = read_context(batch, running, self.name, number)
-        return call(self._arrays(batch), {"context": context})
+    def _context(self, batch: CData, running: RunningBatch, number: int) -> dict[str, Context]:
+        """Return what goes in beside the arrays."""
+        if batch.requests == ffi.NULL:
+            return {}
+        return {"context": read_context(batch, running, self.name, number)}
 
     def _send(self, send: CFunction, batch: CData, value: object) -> None:
         """
@@ -353,11 +428,7 @@ class FunctionModel:
 
     def _fail(self, batch: CData, error: BaseException, code: int) -> None:
         """Answer a batch with an exception, and tell it to those who read logs."""
-        try:
-            text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        except Exception:  # noqa: BLE001 -- an exception that has no text is one all the same
-            text = type(error).__name__
-        message = f"model {self.name!r}: {text}"
+        message = f"model {self.name!r}: {_text(error)}"
         level = logging.DEBUG if code == CancelledError.code else logging.ERROR
         try:
             _logger.log(level, "%s", message, exc_info=error)
@@ -375,9 +446,37 @@ class _WrongResultError(Exception):
         self.error = error
 
 
-def _gone(_arrays: dict[str, Array], _context: dict[str, Context]) -> object:
-    """Stand in for the callable after the end."""
-    raise AssertionError
+#: The function model whose callable runs in this thread, or task.
+_serving: ContextVar[FunctionModel | None] = ContextVar("tritonffi.serving", default=None)
+
+
+def check_own_call(functions: Mapping[str, FunctionModel], name: str) -> None:
+    """
+    Refuse to wait for a model in its own callable, where that would be for ever.
+
+    Args:
+        functions: The function models of the server that is asked.
+        name: The model that is asked.
+
+    Raises:
+        UnsupportedError: The only instance of the model would wait for itself.
+    """
+    model = _serving.get()
+    if model is None or model.name != name or functions.get(name) is not model:
+        return
+    if model.instances == 1:
+        raise UnsupportedError(
+            f"model {name!r}: its function calls the model itself, whose only instance is busy "
+            "with that very call, and would wait for ever; give it more instances (config: "
+            "instance_group), or call the function"
+        )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:  # noqa: BLE001 -- an exception that has no text is one all the same
+        return type(error).__name__
 
 
 def _forget_arrays(error: BaseException | None) -> None:

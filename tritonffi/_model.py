@@ -13,6 +13,7 @@ from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._completion import Inference
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._errors import InvalidArgumentError
+from tritonffi._functions import check_own_call
 from tritonffi._input import Raw
 from tritonffi._map import CompletedMap, Mapped, ResponseMap
 from tritonffi._native import ffi, lib
@@ -140,6 +141,7 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
+        check_own_call(self._lifecycle.functions, self.name)
         inference = self.submit(inputs, **keywords)
         try:
             return inference.result()
@@ -200,6 +202,7 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
+        check_own_call(self._lifecycle.functions, self.name)
         return _stream.start(
             lambda make, queue: self._start(make, queue, inputs, keywords),
             self._lifecycle,
@@ -229,6 +232,7 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
+        check_own_call(self._lifecycle.functions, self.name)
         return await _asyncio.infer(
             lambda make, queue: self._start(make, queue, inputs, keywords), self._lifecycle
         )
@@ -246,6 +250,7 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
+        check_own_call(self._lifecycle.functions, self.name)
         return _asyncio.stream(
             lambda make, queue: self._start(make, queue, inputs, keywords),
             self._lifecycle,

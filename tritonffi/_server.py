@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import warnings
 import weakref
 from dataclasses import dataclass
@@ -361,14 +362,17 @@ class Server:
                 It returns a mapping of output name to array with as many rows, or a `Result` that
                 holds one. What it raises becomes the error of exactly the requests of the batch.
                 A generator function makes a decoupled model, whose batches are one request each:
-                what it yields are the responses (`Model.stream`).
+                what it yields are the responses (`Model.stream`). Coroutine functions and async
+                generators run in an event loop of the model's own. A class gives each instance an
+                object of its own; objects may have `initialize` and `finalize`
+                (`tritonffi._function_target` has the whole rule).
             inputs: Data type and shape by name, ``{"a": ("FP32", [-1])}``, without the batch axis.
             outputs: The same for what it returns.
             max_batch_size: The longest batch; 0: no batch axis, one request a call.
             batch: False: one request a call, also where arrays have a batch axis.
             config: More of a model configuration, such as ``dynamic_batching``,
                 ``instance_group`` (each instance is one Python thread) or ``parameters``.
-            timeout: Seconds to wait for the load.
+            timeout: Seconds to wait for objects to be made and for the load.
 
         Returns:
             The model, ready.
@@ -377,7 +381,7 @@ class Server:
             TypeError, InvalidArgumentError: The description is wrong.
             AlreadyExistsError: A model repository has a model of that name.
             TritonError: Triton refused the model; the message holds what it logged.
-            Exception: What the callable raised while a warm-up ran.
+            Exception: What the callable raised while a warm-up ran, or a class while it was made.
 
         C: ``TRITONSERVER_ServerLoadModelWithParameters`` and, behind it, the ``TRITONBACKEND_``
         entry points in ``csrc/backend.c``.
@@ -406,12 +410,14 @@ class Server:
             model.close()
             raise
         previous = lifecycle.functions.get(name)
-        model.start()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        model.start(timeout)
         try:
             # Serve the private repository, or Triton's index would not know the model.
             with lifecycle.use():
                 (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
-            _repository.load_with(lifecycle, name, {"config": text}, timeout)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            _repository.load_with(lifecycle, name, {"config": text}, left)
         except BaseException:
             model.abandon()
             model.close()

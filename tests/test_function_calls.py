@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that call other models of their server, and models that are made of functions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from _functions import BATCHED, FP32, Held, Loader, row
+from conftest import counters
+
+from tritonffi import ClosedError, InternalError, Server, TritonError, UnsupportedError
+
+TWO = {"instance_group": [{"count": 2}]}
+
+
+@pytest.fixture
+def load(server):
+    """Load callables of `x` that return `y`; they are unloaded after the test."""
+    loader = Loader(server)
+    yield loader
+    loader.unload()
+
+
+def test_a_function_may_call_other_models(load, server, echo):
+    """Of every kind, many at a time, and their errors are its own."""
+    other = load(lambda x: x * 2, name="other", **BATCHED)
+
+    def function(x):
+        pending = [other.submit({"x": x + i}) for i in range(10)]
+        total = sum(inference.result()["y"] for inference in pending)
+        return echo.infer({"INPUT0": total[0]})["OUTPUT0"].reshape(1, -1)
+
+    model = load(function, max_batch_size=4)
+    assert model.infer({"x": row(1)})["y"].item() == 2 * (10 + 45)
+    load(lambda x: 1 // 0, name="other", **BATCHED)
+    with pytest.raises(InternalError, match="model 'other': ZeroDivisionError"):
+        model.infer({"x": row(1)})
+
+
+def test_a_generator_may_stream_from_another_model(load):
+    """Its own reader that stops early stops that too."""
+    closed = threading.Event()
+
+    def count(x):
+        try:
+            for i in range(int(x[0])):
+                yield np.array([i], np.float32)
+        finally:
+            closed.set()
+
+    inner = load(count, name="count")
+
+    def function(x):
+        with inner.stream({"x": x}) as stream:
+            for response in stream:
+                yield response["y"] * 10
+
+    model = load(function)
+    assert [r["y"].item() for r in model.stream({"x": [3.0]})] == [0, 10, 20]
+    closed.clear()
+    with model.stream({"x": [1e9]}) as stream:
+        next(stream)
+    assert closed.wait(30)
+
+
+def test_a_coroutine_may_await_other_models(load):
+    """At the same time, as responses and as streams."""
+
+    def count(x):
+        for i in range(int(x[0])):
+            yield np.array([i], np.float32)
+
+    counted = load(count, name="count")
+    doubled = load(lambda x: x * 2, name="double")
+
+    async def function(x):
+        one, two = await asyncio.gather(
+            doubled.async_infer({"x": x}), doubled.async_infer({"x": x + 1})
+        )
+        total = one["y"] + two["y"]
+        async for response in counted.async_stream({"x": x}):
+            total = total + response["y"]
+        return total
+
+    model = load(function, config=TWO)
+    pending = [model.submit({"x": [4.0]}) for _ in range(10)]
+    assert [inference.result()["y"].item() for inference in pending] == [8 + 10 + 6] * 10
+
+
+def test_a_function_that_calls_its_own_only_instance_is_refused(load, server):
+    """It would wait for itself; the error says what to do."""
+
+    def function(x):
+        return server.model("function").infer({"x": x})["y"]
+
+    with pytest.raises(UnsupportedError) as caught:
+        load(function).infer({"x": [1.0]})
+    assert "its function calls the model itself, whose only instance" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["stream", "async_infer", "async_stream"])
+def test_every_way_to_wait_for_oneself_is_refused(load, server, how):
+    """In threads and in event loops."""
+    own = server.model("function")
+
+    def stream(x):
+        yield from (response["y"] for response in own.stream({"x": x}))
+
+    async def async_infer(x):
+        return (await own.async_infer({"x": x}))["y"]
+
+    async def async_stream(x):
+        async for response in own.async_stream({"x": x}):
+            yield response["y"]
+
+    function = {"stream": stream, "async_infer": async_infer, "async_stream": async_stream}[how]
+    model = load(function)
+    with model.stream({"x": [1.0]}) as responses, pytest.raises(UnsupportedError) as caught:
+        next(responses)
+    assert "its function calls the model itself, whose only instance" in str(caught.value)
+
+
+def test_a_function_may_call_itself_with_more_instances(load, server):
+    """As deep as there are instances."""
+
+    def function(x):
+        if x[0] <= 0:
+            return x
+        return server.model("function").infer({"x": x - 1})["y"] + 1
+
+    model = load(function, config={"instance_group": [{"count": 3}]})
+    assert model.infer({"x": [2.0]})["y"].item() == 2
+
+
+def test_a_model_of_the_same_name_elsewhere_is_another_one(load):
+    """What counts is the server, and what is loaded now."""
+    with Server() as other:
+        elsewhere = Loader(other)(lambda x: x * 2)
+        model = load(lambda x: elsewhere.infer({"x": x})["y"])
+        assert model.infer({"x": [1.0]})["y"].item() == 2
+        load.unload()
+
+
+def test_other_threads_are_not_taken_for_the_function(load):
+    """Who calls from outside while it runs only waits."""
+    held = Held()
+    model = load(held)
+    first = model.submit({"x": [1.0]})
+    held.wait()
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(model.infer({"x": [2.0]})["y"].item()))
+    thread.start()
+    held.may_go.set()
+    thread.join(30)
+    assert first.result()["y"].item() == 1
+    assert answers == [2]
+    held.calls.clear()
+
+
+def test_a_call_to_another_model_does_not_hold_up_close():
+    """Both are given up: what waits inside gets an error, and nothing stays."""
+    before = counters()
+    held = Held()
+    errors = []
+
+    with Server(exit_timeout=60) as server:
+        load = Loader(server)
+        load(held, name="inner")
+
+        def function(x):
+            try:
+                return server.model("inner").infer({"x": x})["y"]
+            except (TritonError, ClosedError) as error:
+                errors.append(type(error))
+                raise
+
+        outer = load(function).submit({"x": [1.0]})
+        held.wait()
+        threads = [t for t in threading.enumerate() if t.name.startswith("tritonffi: ")]
+    with pytest.raises(TritonError):
+        outer.result()
+    held.may_go.set()
+    for thread in threads:
+        if " #" in thread.name:
+            thread.join(30)
+    assert len(errors) == 1
+    held.calls.clear()
+    del outer
+    assert counters() == before
+
+
+def ensemble(server, name, steps, **config):
+    """Load an ensemble from X to Y of (model, input, output)."""
+    names = ["X", *(f"between{i}" for i in range(1, len(steps))), "Y"]
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    return server.load(
+        name,
+        {
+            "platform": "ensemble",
+            "max_batch_size": 8,
+            "input": [{"name": "X", **tensor}],
+            "output": [{"name": "Y", **tensor}],
+            "ensemble_scheduling": {
+                "step": [
+                    {
+                        "model_name": model,
+                        "model_version": -1,
+                        "input_map": {given: names[i]},
+                        "output_map": {made: names[i + 1]},
+                    }
+                    for i, (model, given, made) in enumerate(steps)
+                ]
+            },
+            **config,
+        },
+    )
+
+
+def test_an_ensemble_mixes_functions_and_other_backends(load, server):
+    """A function, a backend in C, a coroutine function; ids and parameters go through."""
+    seen = []
+
+    def first(x, context):
+        seen.append([(r.request_id, r.parameters) for r in context.requests])
+        return x + 1
+
+    async def last(x):
+        await asyncio.sleep(0)
+        return x * 10
+
+    load(first, name="first", **BATCHED)
+    load(last, name="last", **BATCHED)
+    steps = [("first", "x", "y"), ("batched", "INPUT0", "OUTPUT0"), ("last", "x", "y")]
+    model = ensemble(server, "mixed", steps)
+    try:
+        response = model.infer({"X": row(1, 2)}, request_id="mine", parameters={"k": 5})
+        np.testing.assert_array_equal(response["Y"], row(20, 30), strict=True)
+        pending = [model.submit({"X": row(i)}) for i in range(20)]
+        assert [p.result()["Y"].item() for p in pending] == [(i + 1) * 10 for i in range(20)]
+    finally:
+        server.unload("mixed")
+    assert seen[0] == [("mine", {"k": 5})]
+
+
+def test_an_ensemble_fails_with_the_error_of_its_function(load, server):
+    """In the function's words."""
+    load(lambda x: x[:, :0] + 1 // 0, name="first", **BATCHED)
+    model = ensemble(server, "fails", [("first", "x", "y"), ("batched", "INPUT0", "OUTPUT0")])
+    try:
+        with pytest.raises(InternalError, match="model 'first': ZeroDivisionError"):
+            model.infer({"X": row(1)})
+    finally:
+        server.unload("fails")
+
+
+def test_optional_inputs_go_with_a_context_and_a_class(load):
+    """None of the ways to be called gets in the way of another."""
+
+    class Add:
+        def __call__(self, a, context, b=None):
+            return a + (100 if b is None else b) + context.instance
+
+    model = load(
+        Add,
+        inputs={"a": FP32, "b": FP32},
+        max_batch_size=8,
+        config={"dynamic_batching": {}, "input": [{"name": "b", "optional": True}]},
+    )
+    assert model.infer({"a": row(1)})["y"].item() == 101
+    assert model.infer({"a": row(1), "b": row(5)})["y"].item() == 6
