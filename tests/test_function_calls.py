@@ -234,14 +234,14 @@ def test_an_ensemble_mixes_functions_and_other_backends(load, server):
     load(first, name="first", **BATCHED)
     load(last, name="last", **BATCHED)
     steps = [("first", "x", "y"), ("batched", "INPUT0", "OUTPUT0"), ("last", "x", "y")]
-    model = ensemble(server, "mixed", steps)
+    model = ensemble(server, "chain_of_functions", steps)
     try:
         response = model.infer({"X": row(1, 2)}, request_id="mine", parameters={"k": 5})
         np.testing.assert_array_equal(response["Y"], row(20, 30), strict=True)
         pending = [model.submit({"X": row(i)}) for i in range(20)]
         assert [p.result()["Y"].item() for p in pending] == [(i + 1) * 10 for i in range(20)]
     finally:
-        server.unload("mixed")
+        server.unload("chain_of_functions")
     assert seen[0] == [("mine", {"k": 5})]
 
 
