@@ -12,7 +12,6 @@ import ast
 import dataclasses
 import inspect
 import re
-import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -421,4 +420,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
