@@ -139,7 +139,8 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   }
   tensor.shape = dims;
   tensor.dim_count = (uint32_t)dim_count;
-  tensor.buffer = userp;
+  /* Of an output that the model named without asking for memory, userp is whatever was there before. */
+  tensor.buffer = data == NULL ? NULL : userp;
   if (tensor.buffer != NULL) {
     tensor.data = tffi_buffer_data(tensor.buffer);
     tffi_buffer_retain(tensor.buffer);
