@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tritonffi
-from tritonffi import _library, _native
+from tritonffi import _library, _native, _python_backend
 from tritonffi._errors import InvalidArgumentError
 
 PACKAGE = Path(tritonffi.__file__).parent
@@ -69,27 +69,45 @@ def test_our_own_backend_is_the_loaded_extension(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [MINOR, "3.7"])
-def test_the_python_backend_gets_the_stub_of_this_python(tmp_path: Path, version: str) -> None:
-    """A link, for it finds its libraries from where it leads; without one the folder is linked."""
+def test_the_python_backend_gets_the_stub_of_this_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """Through a script that gives it this environment; without one the backend is left out."""
     own = make_backends(tmp_path / "own", "python", "identity")
     (own / "python/triton_python_backend_utils.py").touch()
     (own / "python/models").mkdir()
     stub = tmp_path / "stubs" / version / "triton_python_backend_stub"
     stub.parent.mkdir(parents=True)
-    stub.touch()
+    stub.write_text("#!/bin/sh\necho $PATH $LD_LIBRARY_PATH $1\nnumpy._core")
+    stub.chmod(0o700)
+    (tmp_path / "libpython").touch()
+    monkeypatch.setattr(_python_backend, "_find_libpython", lambda: tmp_path / "libpython")
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
     library = make_library(tmp_path, own, tmp_path / "stubs")
     folder = _library.assemble_backends(tmp_path / "made", library)
     assert (folder / "identity").readlink() == own / "identity"
     python = folder / "python"
-    if version == MINOR:
-        assert {path.name: path.readlink() for path in python.iterdir()} == {
-            "libtriton_python.so": own / "python/libtriton_python.so",
-            "triton_python_backend_utils.py": own / "python/triton_python_backend_utils.py",
-            "models": own / "python/models",
-            "triton_python_backend_stub": stub,
-        }
-    else:
-        assert python.readlink() == own / "python"
+    if version != MINOR:
+        assert not python.exists()
+        return
+    assert {path.name: path.readlink() for path in python.iterdir() if path.is_symlink()} == {
+        "libtriton_python.so": own / "python/libtriton_python.so",
+        "triton_python_backend_utils.py": own / "python/triton_python_backend_utils.py",
+        "models": own / "python/models",
+    }
+    script = python / "triton_python_backend_stub"
+    for conda, changed in (("", True), ("/other", False)):
+        done = subprocess.run(
+            [script, "an argument"],
+            env={"PATH": "/bin", "CONDA_PREFIX": conda},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        home = python / ".home"
+        expected = f"{home}/bin:{Path(sys.executable).parent}:/bin {home}/lib an argument\n"
+        assert done.stdout == (expected if changed else "/bin an argument\n")
+    assert (home / "lib" / f"lib{Path(sys.base_prefix, 'python').name}{MINOR}.so.1.0").exists()
 
 
 def test_a_users_python_backend_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -111,9 +129,14 @@ def test_the_real_library_gets_a_whole_backend_directory(tmp_path: Path) -> None
     expected = (
         set() if library.backends is None else {path.name for path in library.backends.iterdir()}
     )
-    assert {path.name for path in folder.iterdir()} == expected | {"tritonffi"}
+    runs = (
+        library.stubs is None
+        or _python_backend.examine(library.path, library.stubs).problem is None
+    )
+    left_out = set() if runs else {"python"}
+    assert {path.name for path in folder.iterdir()} == (expected - left_out) | {"tritonffi"}
     assert all(path.exists() for path in folder.rglob("*"))
-    if library.stubs is not None and (library.stubs / MINOR).is_dir():
+    if runs and library.stubs is not None:
         assert os.access(folder / "python/triton_python_backend_stub", os.X_OK)
 
 

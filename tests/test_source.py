@@ -28,6 +28,7 @@ ORDER = [
     "_enums",
     "_call",
     "_fetch",
+    "_python_backend",
     "_library",
     "_log",
     "_log_settings",

@@ -10,7 +10,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
-from tritonffi import _fetch, _library, _native
+from tritonffi import _fetch, _library, _native, _python_backend
 from tritonffi._errors import TritonError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "get-server":
             _get_server(options.dir, options.wheel, quiet=options.quiet)
+            if options.with_python_backend:
+                _get_packages(options.dir, quiet=options.quiet)
         else:
             _where(options.library)
     except (_fetch.FetchError, TritonError, OSError) as error:
@@ -49,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     get.add_argument("--dir", metavar="DIR", help="the folder to make, not that of the user's data")
     get.add_argument("--wheel", metavar="FILE", help="use this wheel file, download nothing")
+    get.add_argument(
+        "--with-python-backend",
+        action="store_true",
+        help="get a numpy below 2 beside it, which Triton's python backend needs",
+    )
     get.add_argument("--quiet", action="store_true", help="show no progress")
     where = commands.add_parser(
         "where",
@@ -66,6 +73,11 @@ def _get_server(directory: str | None, wheel: str | None, *, quiet: bool) -> Non
         print(f"To use it, set TRITONFFI_LIBRARY={folder}")
 
 
+def _get_packages(directory: str | None, *, quiet: bool) -> None:
+    folder = _fetch.get_packages(_fetch.get_server(directory, quiet=quiet), quiet=quiet)
+    print(f"Packages for its python backend are in {folder}")
+
+
 def _where(library: str | None) -> None:
     version = _fetch.glibc_version()
     glibc = f"glibc {version[0]}.{version[1]}" if version else "no glibc"
@@ -77,6 +89,9 @@ def _where(library: str | None) -> None:
     print(f"found by {found.origin}: {found.library}")
     for name in ("backends", "caches", "repoagents", "stubs"):
         print(f"  {name}: {getattr(found, name) or 'none'}")
+    if found.stubs is not None:
+        problem = _python_backend.examine(found.library, found.stubs).problem
+        print(f"  python backend: {'it cannot run here: ' + problem if problem else 'ready'}")
     loaded = _library.load(library)
     major, minor = loaded.api_version
     print(f"loaded {loaded.path}, API version {major}.{minor}")

@@ -39,6 +39,8 @@ VERSION: Final = "0.7.0"
 SHA256 = "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df"
 MACHINE: Final = "x86_64"
 GLIBC: Final = (2, 35)
+_NUMPY: Final = "numpy>=1.22,<2"
+_NUMPY_END: Final = (3, 13)  # the first Python that has none of these
 
 _PREFIXES: Final = ("nvidia_pytriton.libs/", "pytriton/tritonserver/")
 _LICENSES: Final = f"nvidia_pytriton-{VERSION}.dist-info/licenses/"
@@ -125,28 +127,86 @@ def download(folder: Path, *, quiet: bool = False) -> Path:
             "system, such as the one in NVIDIA's tritonserver container images, through "
             "TRITONFFI_LIBRARY or TRITON_ROOT"
         )
+    otherwise = (
+        f"download the wheel elsewhere from https://pypi.org/project/{PACKAGE}/{VERSION}/#files "
+        "and pass it with --wheel FILE"
+    )
+    _pip("download", folder, f"{PACKAGE}=={VERSION}", otherwise, quiet=quiet)
+    wheels = sorted(folder.glob("*.whl"))
+    if not wheels:
+        raise FetchError(f"pip downloaded no wheel of {PACKAGE} {VERSION}")
+    return wheels[0]
+
+
+def _pip(command: str, folder: Path, package: str, otherwise: str, *, quiet: bool) -> None:
+    """Have this environment's pip put one package, without those that it needs, into a folder."""
     if importlib.util.find_spec("pip") is None:
         raise FetchError(
             f"this environment ({sys.executable}) has no pip. Add it with `python -m ensurepip`, "
-            f"or download the wheel from https://pypi.org/project/{PACKAGE}/{VERSION}/#files and "
-            "pass it with --wheel FILE"
+            f"or {otherwise}"
         )
-    arguments = ["download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    where = "--dest" if command == "download" else "--target"
+    arguments = [command, "--no-deps", "--only-binary=:all:", where, str(folder), package]
     done = subprocess.run(  # noqa: S603  no shell, and nothing in it comes from outside
-        [sys.executable, "-m", "pip", *arguments, f"{PACKAGE}=={VERSION}"],
+        [sys.executable, "-m", "pip", *arguments],
         stdout=subprocess.PIPE if quiet else _stderr_descriptor(),
         stderr=subprocess.STDOUT if quiet else None,
         text=True,
         check=False,
     )
-    wheels = sorted(folder.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
+    if done.returncode != 0:
         raise FetchError(
-            f"pip could not download {PACKAGE} {VERSION} (exit code {done.returncode}). Without "
-            "access to an index, download the wheel elsewhere and pass it with --wheel FILE\n"
-            f"{done.stdout or ''}".rstrip()
+            f"pip could not {command} {package.replace('==', ' ')} (exit code {done.returncode}). "
+            f"Without access to an index, {otherwise}\n{done.stdout or ''}".rstrip()
         )
-    return wheels[0]
+
+
+def packages_directory(server: Path) -> Path:
+    """Return the folder of Python packages for the python backend's stub of this Python."""
+    return server / "python_packages" / f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def packages_problem() -> str | None:
+    """Say why there can be no numpy below 2 for this Python, None when there can."""
+    if sys.version_info < _NUMPY_END:
+        return None
+    return (
+        f"there is none for Python {sys.version_info.major}.{sys.version_info.minor}: use Python "
+        f"{_NUMPY_END[0]}.{_NUMPY_END[1] - 1} or older"
+    )
+
+
+def get_packages(server: Path, *, quiet: bool = False) -> Path:
+    """
+    Put a numpy below 2 beside the server, for the python backend's stub, and return its folder.
+
+    The stub of the wheel was built for such a numpy. This environment's own numpy stays as it is.
+
+    Args:
+        server: The server's folder.
+        quiet: Show no progress.
+
+    Raises:
+        FetchError: The message says why.
+    """
+    target = packages_directory(server)
+    problem = packages_problem()
+    if problem is not None:
+        raise FetchError(f"the python backend needs a numpy below 2, and {problem}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target, quiet=quiet):
+        if (target / "numpy").is_dir():
+            return target
+        _remove_leftovers(target)
+        partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(target), dir=target.parent))
+        try:
+            _say(f"getting {_NUMPY} for {target}", quiet=quiet)
+            otherwise = f"unpack its wheel into {target}"
+            _pip("install", partial / "packages", _NUMPY, otherwise, quiet=quiet)
+            _put_in_place(partial / "packages", target, partial)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return target
 
 
 def glibc_version() -> tuple[int, int] | None:

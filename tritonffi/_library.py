@@ -32,13 +32,12 @@ import platform
 import re
 import shutil
 import struct
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tritonffi import _native
+from tritonffi import _native, _python_backend
 from tritonffi._call import check, encode_path
 from tritonffi._errors import (
     AlreadyExistsError,
@@ -55,7 +54,6 @@ _SONAME: Final = "libtritonserver.so"
 _WHEEL: Final = "nvidia-pytriton"
 _WHEEL_LIBS: Final = "nvidia_pytriton.libs"
 _CONTAINER_ROOT = Path("/opt/tritonserver")
-_STUB: Final = "triton_python_backend_stub"
 _OURS: Final = "tritonffi"
 _MESSAGE_SIZE: Final = 8192
 
@@ -221,7 +219,6 @@ def assemble_backends(
                     "that folder and its library"
                 )
             backends.setdefault(name, backend)
-    stub = _stub(library)
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
     for name, backend in backends.items():
@@ -230,8 +227,10 @@ def assemble_backends(
     for name, backend in own.items():
         if name in backends or name == _OURS:
             continue
-        if name == "python" and stub is not None:
-            _link_python_backend(folder / name, backend, stub)
+        if name == "python" and library.stubs is not None:
+            python = _python_backend.examine(library.path, library.stubs)
+            if python.problem is None:  # or a load says that there is none, and why
+                _python_backend.link(folder / name, backend, python)
         else:
             # Whole folders where it can be: newer Triton refuses links that lead out of a backend.
             (folder / name).symlink_to(backend)
@@ -450,27 +449,6 @@ def _user_directory(directory: _PathLike) -> Path:
 
 def _backends_in(directory: Path) -> dict[str, Path]:
     return {entry.name: entry for entry in sorted(directory.iterdir()) if entry.is_dir()}
-
-
-def _stub(library: Library) -> Path | None:
-    """Return the stub for the running Python, where the library keeps stubs by version."""
-    if library.stubs is None:
-        return None
-    stub = library.stubs / f"{sys.version_info.major}.{sys.version_info.minor}" / _STUB
-    return stub if stub.is_file() else None
-
-
-def _link_python_backend(folder: Path, backend: Path, stub: Path) -> None:
-    """
-    Link the python backend file by file, with its stub beside it, where it looks for it.
-
-    The stub must be a link: it finds its libraries relative to the file that the link leads to.
-    """
-    folder.mkdir(mode=0o700)
-    for entry in sorted(backend.iterdir()):
-        if entry.name != _STUB:
-            (folder / entry.name).symlink_to(entry)
-    (folder / _STUB).symlink_to(stub)
 
 
 def _link_ourselves(folder: Path) -> None:

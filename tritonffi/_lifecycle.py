@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tritonffi import _log
+from tritonffi import _log, _python_backend
 from tritonffi._call import check, interruptible, json_list, json_object, owned, take_error
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
@@ -123,7 +123,7 @@ class Lifecycle:
                     abandoned=_undo,
                 )
             except TritonError as error:
-                _log.add_log(error, _log.capture.since(mark))
+                self.explain(error, mark)
                 raise
         except BaseException:
             self.queue.close()
@@ -156,10 +156,29 @@ class Lifecycle:
             changes["cache_directory"] = self._library.caches
         if options.repo_agent_directory is None and self._library.repoagents is not None:
             changes["repo_agent_directory"] = self._library.repoagents
+        if self._library.stubs is not None:
+            # Names of its own for the shared memory of stubs: what killed ones leave can be found.
+            _python_backend.remove_shm(own=False)
+            prefix = {"shm-region-prefix-name": _python_backend.shm_prefix()}
+            python = {**prefix, **options.backend_config.get("python", {})}
+            changes["backend_config"] = {**options.backend_config, "python": python}
         if options.gpu_metrics is None:
             # Asking for GPU metrics where no driver is prints to stderr.
             changes["gpu_metrics"] = Path("/dev/nvidiactl").exists()
         return dataclasses.replace(options, **changes)  # type: ignore[arg-type]
+
+    def explain(self, error: TritonError, mark: int, about: str = "") -> None:
+        """Add to an error what Triton logged, and what is known of its causes.
+
+        Args:
+            error: Its message is extended in place.
+            mark: Of the log, from before the call.
+            about: The name of the model that it is about.
+        """
+        _log.add_log(error, _log.capture.since(mark), about)
+        hint = _python_backend.hint(self._library.path, self._library.stubs, str(error))
+        if hint is not None:
+            error.args = (f"{error}\n{hint}",)
 
     def refusal(self) -> ClosedError:
         """Return why the server takes no calls."""
@@ -250,14 +269,21 @@ class Lifecycle:
             deadline: On the clock of ``time.monotonic``.
 
         Returns:
-            False when the deadline passed first.
+            False when the deadline passed first, or what is left will never be unloaded.
         """
-        while any(
-            entry.get("state") in _ALIVE and (names is None or entry["name"] in names)
+        look = time.monotonic() + _python_backend.PATIENCE_S
+        while alive := {
+            entry["name"]
             for entry in self.index(handle)
-        ):
-            if time.monotonic() >= deadline:
+            if entry.get("state") in _ALIVE and (names is None or entry["name"] in names)
+        }:
+            now = time.monotonic()
+            if now >= deadline:
                 return False
+            if now >= look:
+                if all(map(_python_backend.is_lost, alive)):
+                    return False
+                look += _python_backend.PATIENCE_S
             time.sleep(_POLL_S)
         return True
 
@@ -312,6 +338,8 @@ class Lifecycle:
                 with suppress(TritonError):
                     self._unload_all(handle, deadline)
             seconds = max(1, round(deadline - time.monotonic()))
+            if self._library.stubs is not None and _python_backend.is_lost():
+                seconds = 1  # more would help nobody
             interruptible(
                 lambda: self._stop(handle, seconds),
                 f"stopping server {self.name!r}",
@@ -381,7 +409,7 @@ class Lifecycle:
             check(lib.TRITONSERVER_ServerSetExitTimeout(handle, seconds), f"server {self.name!r}")
             check(lib.TRITONSERVER_ServerStop(handle), f"server {self.name!r}: it did not stop")
         except TritonError as error:
-            _log.add_log(error, _log.capture.since(mark))
+            self.explain(error, mark)
             raise
 
 
@@ -449,6 +477,7 @@ class _Process:
                 logger.error("a stopped server was not deleted: %s", take_error(error))
             if stopped_folder is not None:
                 shutil.rmtree(stopped_folder, ignore_errors=True)
+        _python_backend.remove_shm(own=True)
         _log.capture.forward()
 
     def exit(self) -> None:
@@ -458,6 +487,8 @@ class _Process:
                 server.close(timeout=_EXIT_TIMEOUT_S)
             except Exception as error:  # noqa: BLE001, PERF203 (nobody is left to catch it)
                 logger.debug("server %r did not close at exit: %s", server.name, error)
+        _python_backend.end_stubs()
+        _python_backend.remove_shm(own=True)
 
     def forked(self) -> None:
         """In a forked child: no server is of use, and none may be stopped or deleted."""

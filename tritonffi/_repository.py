@@ -14,10 +14,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from tritonffi import _log
+from tritonffi import _log, _python_backend
 from tritonffi._call import check, encode, encode_path, interruptible, out_bool, parameters
 from tritonffi._enums import ModelControlMode
-from tritonffi._errors import InvalidArgumentError, TritonError, UnavailableError, UnsupportedError
+from tritonffi._errors import (
+    InternalError,
+    InvalidArgumentError,
+    TritonError,
+    UnavailableError,
+    UnsupportedError,
+)
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
@@ -149,7 +155,7 @@ def load_with(
         ):
             interruptible(call, f"loading {context}", timeout=timeout)
     except TritonError as error:
-        _log.add_log(error, _log.capture.since(mark), name)
+        lifecycle.explain(error, mark, name)
         raise
     finally:
         lifecycle.epoch += 1
@@ -181,6 +187,8 @@ def unload(lifecycle: Lifecycle, name: str, *, dependents: bool, timeout: float 
             lifecycle.epoch += 1
         lifecycle.hidden.discard(name)
         if not lifecycle.wait_unloaded(server, {name}, deadline):
+            if time.monotonic() < deadline:
+                raise InternalError(f"{context}: it does not unload. {_python_backend.LOST}")
             raise TimeoutError(f"{context}: still not unloaded after {timeout:g} seconds")
     function = lifecycle.functions.pop(name, None)
     if function is not None:
@@ -203,7 +211,7 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
     try:
         interruptible(call, f"polling the repositories of {lifecycle.name!r}", timeout=timeout)
     except TritonError as error:
-        _log.add_log(error, _log.capture.since(mark))
+        lifecycle.explain(error, mark)
         raise
     finally:
         lifecycle.epoch += 1

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What Triton's own python backend needs to run models in the environment of this process.
+
+The backend starts one stub process for each model instance. The stubs of the nvidia-pytriton wheel
+embed a Python of one minor version; they ignore ``PYTHONPATH``, take the first ``python3`` on
+``PATH`` for their home, need that version's shared libpython, and were built for numpy below 2:
+with a newer one they return empty tensors, without an error.
+
+So the stub that Triton finds is a script of ours, which starts the real one with the running
+Python's libpython and with a home whose packages are a numpy below 2, then all that this process
+can import. The environment of this process stays as it is. What cannot work is left out of the
+backend directory, and the error of the load says what mends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tritonffi import _fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STUB: Final = "triton_python_backend_stub"
+_HOME: Final = ".home"
+_SHM = Path("/dev/shm")  # noqa: S108 (where Linux keeps shared memory)
+_LIBPYTHON: Final = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+_MINOR: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
+# What Triton says of a backend that is not there.
+_MISSING: Final = re.compile("unable to find .*(backend 'python'|libtriton_python)")
+_NEW_NUMPY = 2
+PATIENCE_S: Final = 3.0
+LOST: Final = (
+    "A stub process of the python backend has died with a request. The backend never lets go of "
+    "such a model: its old instances stay in this process, though it can be loaded anew"
+)
+
+
+@dataclass(frozen=True)
+class PythonBackend:
+    """How the python backend of a library can run for this Python.
+
+    Attributes:
+        stub: The real one.
+        libpython: What it needs and would not find by itself.
+        packages: A folder with a numpy that it can use, where this process has another.
+        problem: Why it cannot run, and what mends that; None: it can.
+    """
+
+    stub: Path
+    libpython: Path | None = None
+    packages: Path | None = None
+    problem: str | None = None
+
+
+def examine(library: Path, stubs: Path) -> PythonBackend:
+    """Look at what is there.
+
+    Args:
+        library: The library's file.
+        stubs: The folder of stubs by Python version.
+    """
+    stub = stubs / _MINOR / STUB
+    if not stub.is_file():
+        have = ", ".join(sorted((p.name for p in stubs.iterdir()), key=_as_version))
+        return PythonBackend(stub, problem=f"it has no stub for Python {_MINOR}: use one of {have}")
+    content = stub.read_bytes()
+    libpython = packages = None
+    if not _is_bundled(content, library.parent):
+        libpython = _find_libpython()
+        if libpython is None:
+            return PythonBackend(
+                stub,
+                problem=f"its stub needs {_LIBPYTHON}, which is not there: install a Python with a "
+                f"shared library (Debian and Ubuntu: `apt install libpython{_MINOR}`; pyenv: "
+                f"`PYTHON_CONFIGURE_OPTS=--enable-shared pyenv install {_MINOR}`)",
+            )
+    if b"numpy._core" not in content and _major(np.__version__) >= _NEW_NUMPY:
+        packages = _find_packages(stubs)
+        if packages is None:
+            return PythonBackend(stub, libpython, problem=_numpy_problem())
+    return PythonBackend(stub, libpython, packages)
+
+
+def _numpy_problem() -> str:
+    text = f"its stub needs a numpy below 2, and here is {np.__version__}"
+    problem = _fetch.packages_problem()
+    if problem is not None:
+        return f"{text}: {problem}"
+    return f"{text}: run `tritonffi get-server --with-python-backend`, or install 'numpy<2'"
+
+
+def hint(library: Path, stubs: Path | None, message: str) -> str | None:
+    """Say what the python backend has to do with an error, if it has.
+
+    Args:
+        library: The library's file.
+        stubs: The folder of stubs by Python version; None: this Triton's backend is its own affair.
+        message: The error's, with what Triton logged.
+    """
+    if stubs is not None and "Exit timeout expired" in message and is_lost():
+        return LOST
+    if stubs is None or not _MISSING.search(message):
+        return None
+    problem = examine(library, stubs).problem
+    return None if problem is None else f"The python backend cannot run here: {problem}"
+
+
+def link(folder: Path, backend: Path, python: PythonBackend) -> None:
+    """Make `folder` a python backend that works: links to `backend`, and our way to the stub."""
+    folder.mkdir(mode=0o700)
+    for entry in sorted(backend.iterdir()):
+        if entry.name != STUB:
+            (folder / entry.name).symlink_to(entry)
+    home = folder / _HOME
+    (home / "lib").mkdir(parents=True)
+    if python.libpython is not None:
+        (home / "lib" / _LIBPYTHON).symlink_to(python.libpython)
+    # A virtual environment of its own: the stub takes the first python3 on PATH for its home.
+    executable = Path(getattr(sys, "_base_executable", None) or sys.executable)
+    (home / "bin").mkdir()
+    for name in ("python", "python3"):
+        (home / "bin" / name).symlink_to(executable)
+    (home / "pyvenv.cfg").write_text(
+        f"home = {executable.parent}\ninclude-system-site-packages = false\n", encoding="utf-8"
+    )
+    packages = home / "lib" / f"python{_MINOR}" / "site-packages"
+    packages.mkdir(parents=True)
+    # A line of a .pth file that begins with import is run at the start.
+    (packages / "tritonffi_paths.pth").write_text("import tritonffi_paths\n", encoding="ascii")
+    (packages / "tritonffi_paths.py").write_text(
+        _PATHS.format(paths=list(_paths(python.packages))), encoding="utf-8"
+    )
+    stub = folder / STUB
+    stub.write_text(
+        _SCRIPT.format(
+            conda=shlex.quote(os.environ.get("CONDA_PREFIX", "")),
+            path=shlex.quote(f"{home / 'bin'}:{Path(sys.executable).parent}"),
+            lib=shlex.quote(str(home / "lib")),
+            stub=shlex.quote(str(python.stub)),
+        ),
+        encoding="utf-8",
+    )
+    stub.chmod(0o700)
+
+
+_PATHS: Final = """\
+import site
+import sys
+
+for path in {paths!r}:
+    if path.endswith("-packages"):
+        site.addsitedir(path)  # with what is installed there in editable mode
+    elif path not in sys.path:
+        sys.path.append(path)
+"""
+
+# Where CONDA_PREFIX differs, Triton has activated an execution environment of the model's own.
+_SCRIPT: Final = """\
+#!/bin/sh
+if [ "${{CONDA_PREFIX-}}" = {conda} ]; then
+  PATH={path}${{PATH:+:$PATH}}
+  LD_LIBRARY_PATH={lib}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
+  export PATH LD_LIBRARY_PATH
+fi
+exec {stub} "$@"
+"""
+
+
+def _paths(packages: Path | None) -> Iterator[str]:
+    """List what a stub can import beside the standard library, in order."""
+    if packages is not None:
+        yield str(packages)
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    for entry in sys.path:
+        path = os.path.abspath(entry)  # noqa: PTH100 (an empty one is the working directory)
+        is_standard = path in standard or path.endswith((".zip", "lib-dynload"))
+        if not is_standard and Path(path).is_dir():
+            yield path
+
+
+def _is_bundled(stub: bytes, folder: Path) -> bool:
+    """Say whether the libpython that a stub needs lies beside the library."""
+    names = re.findall(rb"libpython[\d.]*-[0-9a-f]+[\w.]*\.so[\d.]*", stub)
+    return any((folder / os.fsdecode(name)).is_file() for name in names)
+
+
+def _find_libpython() -> Path | None:
+    """Return the shared library of the running Python, or of one of its version."""
+    lib = sysconfig.get_config_var("LIBDIR")
+    multiarch = sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
+    folders = [
+        *([lib] if lib else []),
+        *(f"{sys.base_prefix}/{name}" for name in ("lib", "lib64")),
+        *os.environ.get("LD_LIBRARY_PATH", "").split(":"),
+        *("/usr/local/lib", f"/usr/lib/{multiarch}", "/usr/lib64", "/usr/lib"),
+    ]
+    for folder in filter(None, folders):
+        path = Path(folder, _LIBPYTHON)
+        if path.is_file():
+            return path
+    return None
+
+
+def _find_packages(stubs: Path) -> Path | None:
+    """Return the numpy that `get-server --with-python-backend` put beside the server."""
+    for server in (stubs.absolute().parents[2], _fetch.default_directory()):
+        packages = _fetch.packages_directory(server)
+        if (packages / "numpy" / "__init__.py").is_file():
+            return packages
+    return None
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+def _as_version(name: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", name)))
+
+
+def shm_prefix() -> str:
+    """Return how the names of this process's shared memory begin, of stubs of its own."""
+    return f"{_namespace_prefix()}{os.getpid()}_"
+
+
+def _namespace_prefix() -> str:
+    # Containers may share /dev/shm, but not the numbers of their processes.
+    return f"tritonffi_{Path('/proc/self/ns/pid').stat().st_ino}_"
+
+
+def remove_shm(*, own: bool) -> None:
+    """Remove shared memory that killed stubs and processes of ours left behind.
+
+    Args:
+        own: Also that of this process: it has no server any more.
+    """
+    beginning = _namespace_prefix()
+    with contextlib.suppress(OSError):
+        for path in _SHM.glob(f"{beginning}*"):
+            pid = path.name.removeprefix(beginning).partition("_")[0]
+            alive = Path("/proc", pid).exists()
+            if (own and pid == str(os.getpid())) or not alive:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def is_lost(model: str | None = None) -> bool:
+    """Say whether a stub died in such a way that its model will never be unloaded.
+
+    The backend keeps what belongs to a request that a stub was given and did not answer, and with
+    it the model; it does not even ask for the exit code of the process. What is loaded and not in
+    use is not lost by that, so this tells something only after an unload has been waited for.
+
+    Args:
+        model: Only then lost if it has no living stub; None: any.
+    """
+    if not any(_SHM.glob(f"{shm_prefix()}*")):
+        return False  # the usual case, in which there is nothing to look for
+    dead = False
+    for pid, state in _stubs():
+        if state == "Z":
+            dead = True
+        elif model is not None:
+            with contextlib.suppress(OSError):
+                arguments = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+                if any(argument.startswith(os.fsencode(f"{model}_")) for argument in arguments):
+                    return False
+    return dead
+
+
+def end_stubs() -> None:
+    """Kill the stubs that are left when the process ends: one in a long call would outlive it."""
+    if any(_SHM.glob(f"{shm_prefix()}*")):
+        for pid, _ in _stubs():
+            with contextlib.suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def _stubs() -> Iterator[tuple[str, str]]:
+    """List our stub processes, those too that are dead and not waited for, with their states."""
+    own = str(os.getpid())
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # processes come and go
+                head, _, rest = Path(entry.path, "stat").read_text().rpartition(")")
+                name = head.partition("(")[2]  # the kernel keeps 15 characters of it
+                state, parent = rest.split()[:2]
+                if parent == own and name and STUB.startswith(name):
+                    yield entry.name, state
