@@ -61,6 +61,7 @@ ORDER = [
     "_functions",
     "_rest",
     "capi",
+    "_process",
     "_lifecycle",
     "_model",
     "_repository",
@@ -85,7 +86,7 @@ OWNERS = {
     # Requests are made and submitted in csrc/inference.c; these are never submitted.
     "TRITONSERVER_InferenceRequest": ["_rest"],
     "TRITONSERVER_ServerNew": ["_lifecycle"],
-    "TRITONSERVER_ServerDelete": ["_lifecycle"],
+    "TRITONSERVER_ServerDelete": ["_process"],
     "TRITONSERVER_ServerStop": ["_lifecycle"],
     "TRITONSERVER_ServerSetExitTimeout": ["_lifecycle"],
     "TRITONSERVER_ServerModelIndex": ["_lifecycle"],

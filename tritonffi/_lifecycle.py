@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a TRITONSERVER_Server: start, use, close; and what servers of one process share.
+"""The life of a TRITONSERVER_Server: start, use, close.
 
-Three things about Triton shape this file (``docs/reliability.md`` has the whole list):
+Two things about Triton shape this file (``docs/reliability.md`` has the whole list):
 
 - A stop counts whole seconds where models still unload, so models are unloaded first.
-- Deleting one server resets memory pools that all servers of the process use, so a stopped server
-  is deleted when the last one has stopped.
 - A stop that failed must not be followed by a delete, which would free the server under its users.
   Such a server stays behind, and the error says so.
 """
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import logging
 import os
@@ -33,6 +30,7 @@ from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
 from tritonffi._library import Library, assemble_backends
 from tritonffi._log_settings import LogSettings, started_with
 from tritonffi._native import ffi, lib
+from tritonffi._process import process
 from tritonffi._rest import held
 
 if TYPE_CHECKING:
@@ -52,10 +50,7 @@ _READY = "READY"
 _ALIVE = (_READY, "LOADING", "UNLOADING")
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
-# A model is called unloaded a moment before Triton's own thread is through with the server's maps.
-_SETTLE_S = 0.005
 _POLL_S = 0.001
-_EXIT_TIMEOUT_S = 2.0
 
 
 class Lifecycle:
@@ -435,7 +430,9 @@ def _new_server(options: ServerOptions) -> CData:
                 options = dataclasses.replace(options, log_file=log_file)
             options.apply(native)
         server = ffi.new("struct TRITONSERVER_Server **")
-        check(lib.TRITONSERVER_ServerNew(server, native), f"server {options.server_id!r}")
+        with process.starting() as started:
+            check(lib.TRITONSERVER_ServerNew(server, native), f"server {options.server_id!r}")
+            started(server[0])
         return server[0]
 
 
@@ -446,60 +443,3 @@ def _undo(handle: CData) -> None:
         logger.error("a server whose start was given up did not stop: %s", take_error(error))
     else:
         process.remove(None, handle, None)
-
-
-class _Process:
-    """What the servers of this process share: when they may be deleted, its exit, its forks."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
-        self._stopped: list[tuple[CData, Path | None]] = []
-
-    def add(self, server: Lifecycle) -> None:
-        """Note a server that has started."""
-        with self._lock:
-            self._running.add(server)
-
-    def remove(self, server: Lifecycle | None, handle: CData, folder: Path | None) -> None:
-        """Note that a server has stopped; delete it, and those before, if it was the last."""
-        with self._lock:
-            if server is not None:
-                self._running.discard(server)
-            self._stopped.append((handle, folder))
-            if self._running:
-                return
-            stopped, self._stopped = self._stopped, []
-        time.sleep(_SETTLE_S)
-        for stopped_handle, stopped_folder in stopped:
-            error = lib.TRITONSERVER_ServerDelete(stopped_handle)
-            if error:
-                logger.error("a stopped server was not deleted: %s", take_error(error))
-            if stopped_folder is not None:
-                shutil.rmtree(stopped_folder, ignore_errors=True)
-        _python_backend.remove_shm(own=True)
-        _log.capture.forward()
-
-    def exit(self) -> None:
-        """Close what is open when the interpreter goes, quietly and not for long."""
-        for server in list(self._running):
-            try:
-                server.close(timeout=_EXIT_TIMEOUT_S)
-            except Exception as error:  # noqa: BLE001, PERF203 (nobody is left to catch it)
-                logger.debug("server %r did not close at exit: %s", server.name, error)
-        _python_backend.end_stubs()
-        _python_backend.remove_shm(own=True)
-
-    def forked(self) -> None:
-        """In a forked child: no server is of use, and none may be stopped or deleted."""
-        self._lock = threading.Lock()
-        for server in list(self._running):
-            server.forked()
-        self._running = weakref.WeakSet()
-        self._stopped = []
-        _log.capture.forked()
-
-
-process = _Process()
-atexit.register(process.exit)
-os.register_at_fork(after_in_child=process.forked)

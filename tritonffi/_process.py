@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the servers of this process share: when they may be deleted, its exit, its forks.
+
+Deleting one server resets memory pools that all servers of the process use, so a stopped server is
+deleted when no other one runs or starts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tritonffi import _log, _python_backend
+from tritonffi._call import take_error
+from tritonffi._native import lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tritonffi._lifecycle import Lifecycle
+    from tritonffi._native import CData
+
+logger = logging.getLogger("tritonffi")
+
+# A model is called unloaded a moment before Triton's own thread is through with the server's maps.
+_SETTLE_S = 0.005
+_EXIT_TIMEOUT_S = 2.0
+
+
+class Process:
+    """The servers of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+        self._starting = 0
+        self._running: set[CData] = set()
+        self._stopped: list[tuple[CData, Path | None]] = []
+
+    @contextmanager
+    def starting(self) -> Iterator[Callable[[CData], None]]:
+        """Start a server meanwhile; none is deleted. Gives what takes the handle of the new one."""
+        with self._lock:
+            self._starting += 1
+        try:
+            yield self._running.add
+        finally:
+            with self._lock:
+                self._starting -= 1
+            self._delete()
+
+    def add(self, server: Lifecycle) -> None:
+        """Note a server that is to be closed at the exit."""
+        with self._lock:
+            self._open.add(server)
+
+    def remove(self, server: Lifecycle | None, handle: CData, folder: Path | None) -> None:
+        """Note that a server has stopped; delete it, and those before, if it was the last.
+
+        Args:
+            server: The one that `add` got, if it did.
+            handle: The C server's.
+            folder: To be removed with it.
+        """
+        with self._lock:
+            if server is not None:
+                self._open.discard(server)
+            self._running.discard(handle)
+            self._stopped.append((handle, folder))
+        self._delete()
+
+    def _delete(self) -> None:
+        """Delete the stopped servers, unless one runs, starts, or was left behind."""
+        with self._lock:
+            if self._running or self._starting or not self._stopped:
+                return
+            stopped, self._stopped = self._stopped, []
+            # Nobody may start one before the pools are gone.
+            time.sleep(_SETTLE_S)
+            for handle, folder in stopped:
+                error = lib.TRITONSERVER_ServerDelete(handle)
+                if error:
+                    logger.error("a stopped server was not deleted: %s", take_error(error))
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+        _python_backend.remove_shm(own=True)
+        _log.capture.forward()
+
+    def exit(self) -> None:
+        """Close what is open when the interpreter goes, quietly and not for long."""
+        for server in list(self._open):
+            try:
+                server.close(timeout=_EXIT_TIMEOUT_S)
+            except Exception as error:  # noqa: BLE001, PERF203 (nobody is left to catch it)
+                logger.debug("server %r did not close at exit: %s", server.name, error)
+        _python_backend.end_stubs()
+        _python_backend.remove_shm(own=True)
+
+    def forked(self) -> None:
+        """In a forked child: no server is of use, and none may be stopped or deleted."""
+        self._lock = threading.Lock()
+        for server in list(self._open):
+            server.forked()
+        self._open = weakref.WeakSet()
+        self._starting = 0
+        self._running = set()
+        self._stopped = []
+        _log.capture.forked()
+
+
+process = Process()
+atexit.register(process.exit)
+os.register_at_fork(after_in_child=process.forked)
