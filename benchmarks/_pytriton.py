@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import sysconfig
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ def main(max_batch: str) -> None:
     def double(**inputs: Any) -> Any:  # noqa: ANN401 - it has no types
         return {"OUTPUT0": inputs["INPUT0"] * 2}
 
+    # Its stub shall run on this very Python, not on another of the version that the loader finds.
+    folders = [sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH")]
+    os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
     ports = [_free_port() for _ in range(3)]
     config = TritonConfig(
         http_port=ports[0], grpc_port=ports[1], metrics_port=ports[2], log_verbose=0
