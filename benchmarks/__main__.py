@@ -33,6 +33,7 @@ NAMES = (
     "event_loop",
     "functions",
     "text",
+    "where",
     "startup",
     "busy_thread",
     "memory",

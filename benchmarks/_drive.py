@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from benchmarks._measure import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -59,6 +59,23 @@ def submit(server: Server, load: Load) -> Round:
     for start, inference in pending:
         inference.result()
         times.append((perf_counter_ns() - start) / 1e3)
+    return summary((perf_counter_ns() - begin) / 1e3, times)
+
+
+def mapped(server: Server, load: Load) -> Round:
+    """The same by `Model.map`, which takes the next item when it is asked for the next response."""
+    requests = make_inputs(load)
+    (model,) = _models(server, load)
+    starts: deque[int] = deque()
+
+    def items() -> Iterator[Inputs]:
+        for inputs in requests:
+            starts.append(perf_counter_ns())
+            yield inputs
+
+    begin = perf_counter_ns()
+    responses = model.map(items(), in_flight=load.in_flight)
+    times = [(perf_counter_ns() - starts.popleft()) / 1e3 for _ in responses]
     return summary((perf_counter_ns() - begin) / 1e3, times)
 
 

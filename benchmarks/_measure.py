@@ -71,7 +71,18 @@ class Goal:
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture of some series: a line for each contender."""
+    """
+    A picture of some series: a line for each contender, or one bar of steps.
+
+    Attributes:
+        name: Of the file.
+        title: Above it.
+        x: The dimension from left to right.
+        figure: The one from bottom to top.
+        cases: Draw only the series whose case has this.
+        per_second: Draw how many there are in a second.
+        steps: The figures that the bar is made of, and what they are.
+    """
 
     name: str
     title: str
@@ -79,6 +90,7 @@ class Plot:
     figure: str
     cases: Case = field(default_factory=dict)
     per_second: bool = False
+    steps: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -6,8 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from matplotlib.axes import Axes
 
     from benchmarks._measure import Outcome, Plot, Series
 
@@ -36,18 +38,42 @@ def draw(outcome: Outcome, folder: Path, formats: Sequence[str] = ("png", "svg")
 
 def _draw(outcome: Outcome, plot: Plot, files: Sequence[Path]) -> Sequence[Path]:
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter
 
-    figure, axes = plt.subplots(figsize=(8, 4.8), layout="constrained")
     series = [
         one
         for one in outcome.series
         if plot.x in one.case and plot.cases.items() <= one.case.items()
     ]
+    figure, axes = plt.subplots(figsize=(8, 2.8 if plot.steps else 4.8), layout="constrained")
+    if plot.steps:
+        _draw_steps(axes, series[0], plot.steps)
+    else:
+        _draw_lines(axes, series, plot, outcome.base)
+    axes.set_title(plot.title)
+    for file in files:
+        metadata = {"Date": None} if file.suffix == ".svg" else None
+        figure.savefig(file, dpi=150, metadata=metadata)
+    plt.close(figure)
+    return files
+
+
+def _draw_steps(axes: Axes, series: Series, steps: Mapping[str, str]) -> None:
+    left = 0.0
+    for name, text in steps.items():
+        width = series.median(name)
+        axes.barh([""], [width], left=left, label=f"{width:.1f} us: {text}", edgecolor="white")
+        left += width
+    axes.set_xlabel("microseconds")
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=1)
+
+
+def _draw_lines(axes: Axes, series: Sequence[Series], plot: Plot, base: str) -> None:
+    from matplotlib.ticker import FuncFormatter
+
     for contender in dict.fromkeys(one.contender for one in series):
         points = [one for one in series if one.contender == contender]
         xs, middle, low, high = zip(*sorted(_point(one, plot) for one in points), strict=True)
-        is_ours, is_base = contender.startswith(OURS), contender == outcome.base
+        is_ours, is_base = contender.startswith(OURS), contender == base
         (line,) = axes.plot(
             xs,
             middle,
@@ -66,14 +92,8 @@ def _draw(outcome: Outcome, plot: Plot, files: Sequence[Path]) -> Sequence[Path]
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
     axes.set_xlabel(plot.x.replace("_", " "))
     axes.set_ylabel("inferences per second" if plot.per_second else f"microseconds ({plot.figure})")
-    axes.set_title(plot.title)
     axes.grid(which="major", alpha=0.3)
     axes.legend(fontsize="small")
-    for file in files:
-        metadata = {"Date": None} if file.suffix == ".svg" else None
-        figure.savefig(file, dpi=150, metadata=metadata)
-    plt.close(figure)
-    return files
 
 
 def _point(series: Series, plot: Plot) -> tuple[float, float, float, float]:

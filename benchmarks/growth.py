@@ -8,6 +8,7 @@ size, threads and the inferences in flight is what latency, threads and throughp
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import _backend
@@ -56,7 +57,7 @@ def _measure(dimension: str, numbers: Sequence[int], options: Options) -> list[S
         ):
             contenders: dict[str, Run] = {
                 BASE: loop.run,
-                OURS: lambda load: _drive.submit(server, load),
+                OURS: partial(_drive.submit, server),
             }
             everything = []
             for number in numbers:

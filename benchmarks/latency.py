@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import tritonffi
@@ -37,7 +38,7 @@ def main(options: Options) -> Outcome:
     ):
         contenders: dict[str, Run] = {
             BASE: loop.run,
-            OURS: lambda load: _drive.infer(server, load),
+            OURS: partial(_drive.infer, server),
             **{name: other.run for name, other in others.items()},
         }
         for size in QUICK_SIZES if options.quick else SIZES:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import tritonffi
@@ -32,13 +33,13 @@ def main(options: Options) -> Outcome:
     ):
         contenders: dict[str, Run] = {
             BASE: loop.run,
-            OURS: lambda load: _drive.threads(server, load),
+            OURS: partial(_drive.threads, server),
         }
         everything = []
         for count in QUICK_THREADS if options.quick else THREADS:
             load = Load(threads=count, in_flight=count)
             everything += entries(contenders, load, "threads", "in_flight")
-        alone: dict[str, Run] = {ONE_THREAD: lambda load: _drive.submit(server, load)}
+        alone: dict[str, Run] = {ONE_THREAD: partial(_drive.submit, server)}
         everything += entries(alone, Load(in_flight=IN_FLIGHT), "threads", "in_flight")
         series = interleave(everything, options.rounds, options.seconds)
     title = "Threads that each do one inference after the other, 4 KB"
