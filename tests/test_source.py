@@ -63,6 +63,7 @@ ORDER = [
     "capi",
     "_process",
     "_lifecycle",
+    "_sequence",
     "_model",
     "_repository",
     "_server",

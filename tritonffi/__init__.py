@@ -44,6 +44,7 @@ from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, Server
 from tritonffi._output import Label
 from tritonffi._request import Request
 from tritonffi._response import Response
+from tritonffi._sequence import ModelSequence
 from tritonffi._server import ModelStatus, Server
 from tritonffi._statistics import (
     BatchStatistics,
@@ -87,6 +88,7 @@ __all__ = [
     "ModelBatchFlag",
     "ModelControlMode",
     "ModelLoadDeviceLimit",
+    "ModelSequence",
     "ModelStatistics",
     "ModelStatus",
     "ModelTxnPropertyFlag",

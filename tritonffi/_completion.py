@@ -438,3 +438,14 @@ class Inference:
     def __repr__(self) -> str:
         state = "over" if self.is_over else "in flight"
         return f"<Inference of {self.model_name!r}, {state}>"
+
+
+def finish(inference: Inference) -> Response:
+    """Wait for the result; whoever does not wait to the end cancels."""
+    try:
+        return inference.result()
+    except BaseException:
+        # Ctrl-C, above all. Without effect where the inference is over.
+        if not inference.is_over:
+            inference.cancel()
+        raise

@@ -7,10 +7,10 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
-from tritonffi import _asyncio, _stream
+from tritonffi import _asyncio, _sequence, _stream
 from tritonffi._async_map import AsyncResponseMap, AwaitedMapped
 from tritonffi._call import check, encode, json_object, out_bool
-from tritonffi._completion import Inference
+from tritonffi._completion import Inference, finish
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._response import Response
+    from tritonffi._sequence import ModelSequence
     from tritonffi._server import Server
     from tritonffi._statistics import ModelStatistics
     from tritonffi._stream import ResponseStream
@@ -142,14 +143,7 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         check_own_call(self._lifecycle.functions, self.name)
-        inference = self.submit(inputs, **keywords)
-        try:
-            return inference.result()
-        except BaseException:
-            # Ctrl-C, above all. Without effect where the inference is over.
-            if not inference.is_over:
-                inference.cancel()
-            raise
+        return finish(self.submit(inputs, **keywords))
 
     def submit(self, inputs: Inputs | Request, **keywords: Unpack[RequestKeywords]) -> Inference:
         """Start one inference and return at once.
@@ -369,6 +363,36 @@ class Model:
             ordered=ordered,
             return_errors=return_errors,
         )
+
+    def sequence(
+        self,
+        id: int | str | None = None,  # noqa: A002 (Triton's word)
+        *,
+        end_inputs: Inputs | None = None,
+    ) -> ModelSequence:
+        """Make a sequence of requests, for a model that remembers what came before.
+
+        Example::
+
+            with model.sequence() as sequence:
+                sequence.infer({"x": first})
+                sequence.infer({"x": last}, sequence_end=True)
+
+        Args:
+            id: Its correlation id: a number of 64 bits, or a text of at most 128 bytes; not 0, and
+                not empty. None: a fresh one, of the type that the model wants.
+            end_inputs: Inputs of a request that says ``sequence_end`` and is sent at the end of the
+                ``with`` block if none has said so before.
+
+        Raises:
+            TypeError: The id is neither a number nor a text.
+            InvalidArgumentError: The model's input for the id cannot hold it.
+
+        C: ``TRITONSERVER_InferenceRequestSetCorrelationId``,
+        ``TRITONSERVER_InferenceRequestSetCorrelationIdString``,
+        ``TRITONSERVER_InferenceRequestSetFlags``
+        """
+        return _sequence.start(self._refresh(), self._start, self._lifecycle, id, end_inputs)
 
     def _start(
         self,

@@ -343,6 +343,7 @@ class Template:
             native.correlation_text = text(request.correlation_id, "correlation_id")
         else:
             native.correlation_id = request.correlation_id
+        spec.check_correlation_id(request.correlation_id)
         native.priority = request.priority
         if request.queue_timeout is not None:
             # 0 is Triton's word for "no timeout of its own", so the shortest is a microsecond.

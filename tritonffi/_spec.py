@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 #: Shapes that were found good are remembered, so that the next one is a look-up; not for ever.
 _REMEMBERED_SHAPES = 64
 
+_LARGEST_ID = {
+    "INT32": 2**31 - 1,
+    "UINT32": 2**32 - 1,
+    "INT64": 2**63 - 1,
+    "UINT64": 2**64 - 1,
+}
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -49,6 +56,7 @@ class ModelSpec:
         outputs: By name.
         max_batch_size: The longest first axis; 0: the model does not batch.
         is_decoupled: Whether a request may have any number of responses.
+        correlation_id_type: As which data type the model takes the id of a sequence; None: as none.
     """
 
     name: str
@@ -56,6 +64,7 @@ class ModelSpec:
     outputs: Mapping[str, TensorSpec]
     max_batch_size: int
     is_decoupled: bool
+    correlation_id_type: str | None = None
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
     )
@@ -75,6 +84,7 @@ class ModelSpec:
             outputs=_tensors(metadata, "outputs", frozenset()),
             max_batch_size=int(cast("int", config.get("max_batch_size", 0))),
             is_decoupled=bool(policy.get("decoupled", False)),
+            correlation_id_type=_correlation_id_type(config),
         )
 
     def only_input(self) -> str:
@@ -85,6 +95,23 @@ class ModelSpec:
                 f"{len(self.inputs)}"
             )
         return next(iter(self.inputs))
+
+    def check_correlation_id(self, value: int | str) -> None:
+        """Refuse the id of a sequence that the model's input for it cannot hold."""
+        wanted = self.correlation_id_type
+        if wanted is None or value in (0, ""):
+            return
+        if isinstance(value, str) != (wanted == "BYTES"):
+            kind = "a str" if wanted == "BYTES" else "an int"
+            raise InvalidArgumentError(
+                f"model {self.name!r}: correlation_id must be {kind}, not {value!r}: the model "
+                f"takes it as {wanted}"
+            )
+        if not isinstance(value, str) and value > _LARGEST_ID[wanted]:
+            raise InvalidArgumentError(
+                f"model {self.name!r}: correlation_id {value} does not fit into {wanted}, as which "
+                "the model takes it"
+            )
 
     def check_input_names(self, names: Iterable[str]) -> None:
         """Refuse inputs that the model does not have, and missing ones that it needs."""
@@ -169,3 +196,14 @@ def _tensors(
         shape = tuple(int(dim) for dim in cast("list[int]", entry["shape"]))
         tensors[name] = TensorSpec(name, cast("str", entry["datatype"]), shape, name in optional)
     return tensors
+
+
+def _correlation_id_type(config: Mapping[str, JSON]) -> str | None:
+    """Read in which data type the sequence batcher hands the correlation id to the model."""
+    batching = cast("Mapping[str, JSON]", config.get("sequence_batching") or {})
+    for entry in _entries(batching, "control_input"):
+        for control in _entries(entry, "control"):
+            if control.get("kind") == "CONTROL_SEQUENCE_CORRID":
+                name = cast("str", control.get("data_type", "")).removeprefix("TYPE_")
+                return "BYTES" if name == "STRING" else name
+    return None

@@ -70,6 +70,10 @@ with tritonffi.Server("models", exit_timeout=3) as server:
         assert_type(one, tritonffi.Response)
     for either in model.map([{"a": [1.0]}], return_errors=True):
         assert_type(either, tritonffi.Response | Exception)
+    with model.sequence(end_inputs={"a": [0.0]}) as sequence:
+        assert_type(sequence, tritonffi.ModelSequence)
+        assert_type(sequence.id, int | str)
+        assert_type(sequence.infer({"a": [1.0]}, sequence_end=True), tritonffi.Response)
     assert_type(server.unload("add"), None)
     assert_type(server.load("made", {}, {"1/model.onnx": b""}, timeout=2), tritonffi.Model)
     assert_type(server.register_repository("more", {"folder": "name"}), None)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences: requests that belong together, for models that remember what came before."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+import warnings
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from tritonffi import _asyncio, _stream
+from tritonffi._completion import Inference, finish
+from tritonffi._errors import InvalidArgumentError
+from tritonffi._functions import check_own_call
+from tritonffi._request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self, Unpack
+
+    from tritonffi._asyncio import AsyncResponseStream
+    from tritonffi._completion import CompletionQueue
+    from tritonffi._lifecycle import Lifecycle
+    from tritonffi._request import Inputs, RequestKeywords
+    from tritonffi._response import Response
+    from tritonffi._spec import ModelSpec
+    from tritonffi._stream import ResponseStream
+
+AnyInference = TypeVar("AnyInference", bound=Inference)
+
+# What a fresh id may be, by the data type in which the model wants it; 0 is no sequence at all.
+_BITS = {"INT32": 31, "UINT32": 32, "INT64": 63, "UINT64": 64}
+_OWN = ("correlation_id", "sequence_start")
+
+
+class Start(Protocol):
+    """What a sequence needs of its model: to submit an inference of any kind to any queue."""
+
+    def __call__(
+        self,
+        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        queue: CompletionQueue,
+        inputs: Inputs | Request,
+        keywords: RequestKeywords,
+    ) -> AnyInference:
+        """Submit."""
+        ...
+
+
+class ModelSequence:
+    """Requests with one correlation id, of which the first says that the sequence starts.
+
+    The last one says that it ends: with ``sequence_end=True``. Triton keeps a place for the
+    sequence in the model until then, or until it was idle for ``max_sequence_idle_microseconds``
+    of the model's config (one second by default). Leaving a ``with`` block sends nothing, unless
+    `Model.sequence` was given inputs to end with; a sequence left without its end is warned of.
+
+    The methods are those of `Model`, and take the same but for ``correlation_id`` and
+    ``sequence_start``. Triton handles the requests in the order of the calls.
+
+    Attributes:
+        model_name: The model.
+        id: The correlation id.
+
+    C: ``TRITONSERVER_InferenceRequestSetCorrelationId`` and
+    ``TRITONSERVER_InferenceRequestSetFlags`` of each request.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        start: Start,
+        lifecycle: Lifecycle,
+        correlation_id: int | str,
+        end_inputs: Inputs | None,
+    ) -> None:
+        """Leave this to `Model.sequence`."""
+        self.model_name = model_name
+        self.id = correlation_id
+        self._submit = start
+        self._lifecycle = lifecycle
+        self._end_inputs = end_inputs
+        self._lock = threading.Lock()
+        self._has_started = False
+        self._has_ended = False
+
+    def __repr__(self) -> str:
+        state = "ended" if self._has_ended else "started" if self._has_started else "new"
+        return f"<ModelSequence {self.id!r} of {self.model_name!r}, {state}>"
+
+    def infer(self, inputs: Inputs | Request, **keywords: Unpack[RequestKeywords]) -> Response:
+        """Run the next inference of the sequence and wait for it, as `Model.infer` does.
+
+        C: ``TRITONSERVER_InferenceRequestSetCorrelationId``,
+        ``TRITONSERVER_InferenceRequestSetCorrelationIdString``,
+        ``TRITONSERVER_InferenceRequestSetFlags``
+        """
+        check_own_call(self._lifecycle.functions, self.model_name)
+        return finish(self.submit(inputs, **keywords))
+
+    def submit(self, inputs: Inputs | Request, **keywords: Unpack[RequestKeywords]) -> Inference:
+        """Start the next inference of the sequence and return at once, as `Model.submit` does.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        return self._start(Inference, self._lifecycle.queue, inputs, keywords)
+
+    def stream(
+        self,
+        inputs: Inputs | Request,
+        *,
+        max_pending: int | None = None,
+        **keywords: Unpack[RequestKeywords],
+    ) -> ResponseStream:
+        """Start the next inference and return its responses one by one, as `Model.stream` does.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        return _stream.start(
+            lambda make, queue: self._start(make, queue, inputs, keywords),
+            self._lifecycle,
+            max_pending,
+        )
+
+    async def async_infer(
+        self, inputs: Inputs | Request, **keywords: Unpack[RequestKeywords]
+    ) -> Response:
+        """Run the next inference and await it, as `Model.async_infer` does.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        return await _asyncio.infer(
+            lambda make, queue: self._start(make, queue, inputs, keywords), self._lifecycle
+        )
+
+    def async_stream(
+        self,
+        inputs: Inputs | Request,
+        *,
+        max_pending: int | None = None,
+        **keywords: Unpack[RequestKeywords],
+    ) -> AsyncResponseStream:
+        """Start the next inference in the running event loop, as `Model.async_stream` does.
+
+        C: ``TRITONSERVER_ServerInferAsync``
+        """
+        return _asyncio.stream(
+            lambda make, queue: self._start(make, queue, inputs, keywords),
+            self._lifecycle,
+            max_pending,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._has_started or self._has_ended:
+            return
+        if self._end_inputs is None:
+            if error is None:
+                warnings.warn(
+                    f"model {self.model_name!r}: sequence {self.id!r} was left without its end; "
+                    "the model keeps a place for it until it was idle for long: the last request "
+                    "should say sequence_end=True",
+                    ResourceWarning,
+                    stacklevel=2,
+                )
+            return
+        try:
+            self.infer(self._end_inputs, sequence_end=True)
+        except Exception:
+            if error is None:  # or else that one is the news
+                raise
+
+    def _start(
+        self,
+        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        queue: CompletionQueue,
+        inputs: Inputs | Request,
+        keywords: RequestKeywords,
+    ) -> AnyInference:
+        if isinstance(inputs, Request):
+            if keywords:
+                raise TypeError(f"a Request says all: no further {', '.join(keywords)}")
+            if inputs.correlation_id not in (0, "", self.id):
+                raise InvalidArgumentError(
+                    f"model {self.model_name!r}: the request is of sequence "
+                    f"{inputs.correlation_id!r}, not {self.id!r}"
+                )
+            request = inputs
+        else:
+            own = [name for name in _OWN if name in keywords]
+            if own:
+                raise TypeError(f"a sequence sets {' and '.join(own)} itself")
+            request = Request(inputs, **keywords)
+        # Held until it is submitted: what comes second must not overtake what says "start".
+        with self._lock:
+            if self._has_ended:
+                raise InvalidArgumentError(
+                    f"model {self.model_name!r}: sequence {self.id!r} has ended"
+                )
+            request = dataclasses.replace(
+                request, correlation_id=self.id, sequence_start=not self._has_started
+            )
+            inference = self._submit(make, queue, request, {})
+            self._has_started = True
+            self._has_ended = request.sequence_end
+            return inference
+
+
+def start(
+    spec: ModelSpec,
+    submit: Start,
+    lifecycle: Lifecycle,
+    correlation_id: int | str | None,
+    end_inputs: Inputs | None,
+) -> ModelSequence:
+    """Make a sequence, with a fresh id where none is given."""
+    wanted = spec.correlation_id_type
+    if correlation_id is None:
+        if wanted == "BYTES":
+            correlation_id = secrets.token_hex(16)
+        else:
+            correlation_id = 1 + secrets.randbelow(2 ** _BITS.get(wanted or "", 63) - 1)
+    else:
+        Request({}, correlation_id=correlation_id)  # refuses what can be none
+        if correlation_id in (0, ""):
+            raise InvalidArgumentError(
+                f"model {spec.name!r}: {correlation_id!r} is the id of no sequence"
+            )
+        spec.check_correlation_id(correlation_id)
+    return ModelSequence(spec.name, submit, lifecycle, correlation_id, end_inputs)
