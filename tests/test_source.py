@@ -58,6 +58,7 @@ ORDER = [
     "_function_results",
     "_calling",
     "_function_target",
+    "_function_serving",
     "_functions",
     "_rest",
     "capi",
@@ -107,7 +108,7 @@ OWNERS = {
     "tffi_log": ["_log"],
     "tffi_library": ["_library"],
     "tffi_bytes": ["_bytes"],
-    "tffi_buffer": ["_response", "_functions", "_trace_record"],
+    "tffi_buffer": ["_response", "_function_serving", "_trace_record"],
     "tffi_counters": ["_memory_pool"],
     "tffi_pool": ["_memory_pool"],
     "tffi_dlpack": ["_lent"],
@@ -120,8 +121,9 @@ OWNERS = {
     "tffi_trace_member": ["_trace_record"],
     "tffi_trace": ["_trace"],
     "tffi_function": ["_functions"],
-    "tffi_batch_is_cancelled": ["_function_context"],
-    "tffi_batch": ["_functions"],
+    "tffi_batch_is_cancelled": ["_function_context", "_function_serving"],
+    "tffi_batch_release": ["_functions"],
+    "tffi_batch": ["_function_serving"],
 }
 
 # Lists of declarations, one line for each thing that Triton has: long because the API is.

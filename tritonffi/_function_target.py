@@ -106,11 +106,13 @@ class Target:
             made = cast("Callable[[], object]", self._given)()
             self._initialize(made, config)
             method = getattr(made, _method_name(type(made)))
-            return Instance(caller(method, self._inputs, self._model), made, self._loop)
+            calling = caller(method, self._inputs, self._model)
+            return Instance(calling, made, self._loop, is_decoupled=self.is_decoupled)
         if self._users == 0:
             self._initialize(self._given, config)
         self._users += 1
-        return Instance(cast("Calling", self._calling), None, self._loop)
+        calling = cast("Calling", self._calling)
+        return Instance(calling, None, self._loop, is_decoupled=self.is_decoupled)
 
     def leave(self, instance: Instance) -> None:
         """Finalize an instance's own object; in its thread."""
@@ -140,7 +142,7 @@ class Target:
     def _finalize(self, instance: object) -> None:
         finalize = getattr(instance, "finalize", None)
         if finalize is not None:
-            self._loop.result(finalize())
+            self._loop.result(finalize(), to_the_end=True)
 
 
 class Instance:
@@ -149,12 +151,16 @@ class Instance:
 
     Attributes:
         own: The object that it alone has.
+        is_decoupled: Whether to `generate`, and not to `call`.
     """
 
-    def __init__(self, calling: Calling, own: object, loop: EventLoop) -> None:
+    def __init__(
+        self, calling: Calling, own: object, loop: EventLoop, *, is_decoupled: bool
+    ) -> None:
         self._call = calling.call
         self._loop = loop
         self.own = own
+        self.is_decoupled = is_decoupled
 
     def call(self, arrays: dict[str, Array], context: dict[str, Context]) -> object:
         """Call the callable; where it is a coroutine function, return what that returns."""
@@ -179,7 +185,7 @@ class Instance:
                 yield value
                 del value
         finally:
-            self._loop.run(made.aclose())
+            self._loop.run(made.aclose(), to_the_end=True)
 
 
 class EventLoop:
@@ -191,24 +197,36 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._running: set[Future[object]] = set()
+        self._is_cancelled = False
         self._is_over = False
 
-    def result(self, value: object) -> object:
-        """Return a value as it is, or run it, if it is a coroutine."""
-        return self.run(value) if inspect.iscoroutine(value) else value
+    def result(self, value: object, *, to_the_end: bool = False) -> object:
+        """
+        Return a value as it is, or run it, if it is a coroutine.
 
-    def run(self, coroutine: Coroutine[object, object, T]) -> T:
+        Args:
+            value: What a callable returned.
+            to_the_end: Whether `cancel` lets it run.
+        """
+        return self.run(value, to_the_end=to_the_end) if inspect.iscoroutine(value) else value
+
+    def run(self, coroutine: Coroutine[object, object, T], *, to_the_end: bool = False) -> T:
         """Run a coroutine in the loop, and wait for it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._begin())
+        if to_the_end:
+            return future.result()
         running = cast("Future[object]", future)
         self._running.add(running)
+        if self._is_cancelled:
+            future.cancel()
         try:
             return future.result()
         finally:
             self._running.discard(running)
 
     def cancel(self) -> None:
-        """Cancel all coroutines that are waited for."""
+        """Cancel all coroutines that are waited for, now and later."""
+        self._is_cancelled = True
         for future in list(self._running):
             future.cancel()
 

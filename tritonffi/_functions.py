@@ -9,45 +9,37 @@ gathered memory, which is the batch's own and lives as long as any array over it
 results back to C, where each request gets its rows. A failure is the answer to exactly the requests
 of its batch; the worker goes on.
 
-What the callable is called with is told in `_calling`, what it may return in `_function_results`.
+What the callable is called with is told in `_calling`, what it may return in `_function_results`,
+what else may stand in its place in `_function_target`; `_function_serving` is one call of it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from tritonffi._call import check, encode, take_error
-from tritonffi._errors import CancelledError, InternalError, TritonError, UnsupportedError
+from tritonffi._call import encode, take_error
+from tritonffi._errors import TritonError, UnsupportedError
 from tritonffi._function_config import check_model_name, function_config
-from tritonffi._function_context import RunningBatch, read_context
 from tritonffi._function_results import ResultWriter
+from tritonffi._function_serving import Serving, error_text, logger
 from tritonffi._function_target import Target
 from tritonffi._native import ffi, lib
-from tritonffi._tensor import Array, from_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from tritonffi._call import CFunction
     from tritonffi._function_config import Declarations
-    from tritonffi._function_context import Context
     from tritonffi._function_target import Instance
     from tritonffi._native import CData
 
 Function: TypeAlias = Callable[..., object]
 
 __all__ = ["FunctionModel", "check_model_name"]
-
-_logger = logging.getLogger("tritonffi.functions")
 
 #: Seconds that `close` waits for workers to leave.
 _JOIN_TIMEOUT = 1.0
@@ -308,13 +300,17 @@ class FunctionModel:
         me = threading.current_thread()
         function = self._function
         batch = ffi.new("tffi_batch **")
+        serve = Serving(self.name, number, instance, self._inputs, self._writer).serve
         _serving.set(self)
         while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
             self._busy.add(me)
             try:
                 # Whatever still comes out of there is a failure to tell of a failure.
                 with contextlib.suppress(BaseException):
-                    self._serve(batch[0], number, instance)
+                    error = serve(batch[0])
+                    if error is not None and self._warm_up_error is None:
+                        self._warm_up_error = error
+                    del error
             finally:
                 lib.tffi_batch_release(batch[0])
                 self._busy.discard(me)
@@ -338,112 +334,9 @@ class FunctionModel:
     def _finalize(self, finalize: Callable[..., None], *arguments: Instance) -> None:
         try:
             finalize(*arguments)
-        except BaseException as error:
-            message = f"model {self.name!r}: finalize: {_text(error)}"
-            _logger.log(logging.ERROR, "%s", message, exc_info=error)
-
-    def _serve(self, batch: CData, number: int, instance: Instance) -> None:
-        """
-        Call the callable on a batch and answer it.
-
-        Args:
-            batch: A ``tffi_batch *`` that runs; it stays the caller's.
-            number: The worker's.
-            instance: What it calls.
-        """
-        running = RunningBatch(batch)
-        try:
-            context = self._context(batch, running, number)
-            if self._is_decoupled:
-                self._serve_stream(batch, running, instance.generate(self._arrays(batch), context))
-            else:
-                results = [instance.call(self._arrays(batch), context)]
-                running.end()
-                self._send(lib.tffi_batch_finish, batch, results.pop())
-        except _WrongResultError as wrong:
-            running.end()
-            self._fail(batch, wrong.error, InternalError.code)
-        except BaseException as error:  # noqa: BLE001 -- SystemExit too is a failure of the call
-            running.end()
-            if batch.is_warm_up and self._warm_up_error is None:
-                self._warm_up_error = error
-            self._fail(
-                batch, error, error.code if isinstance(error, TritonError) else InternalError.code
-            )
-
-    def _serve_stream(
-        self, batch: CData, running: RunningBatch, generator: Generator[object, None, None]
-    ) -> None:
-        """
-        Answer with all that the callable yields, until it ends or nobody waits for more.
-
-        Whatever ends it, the generator is closed before the end is told.
-        """
-        with contextlib.closing(generator):
-            while not running.is_cancelled(0):
-                results = list(itertools.islice(generator, 1))
-                if not results:
-                    running.end()
-                    lib.tffi_batch_end(batch)
-                    return
-                self._send(lib.tffi_batch_send, batch, results.pop())
-        raise CancelledError("the request was cancelled")
-
-    def _context(self, batch: CData, running: RunningBatch, number: int) -> dict[str, Context]:
-        """Return what goes in beside the arrays."""
-        if batch.requests == ffi.NULL:
-            return {}
-        return {"context": read_context(batch, running, self.name, number)}
-
-    def _send(self, send: CFunction, batch: CData, value: object) -> None:
-        """
-        Check a result and have C send it.
-
-        Raises:
-            _WrongResultError: It is not what was declared.
-        """
-        try:
-            result, held = self._writer.write(batch, value)
-            check(send(batch, result))
-            del held
-        except BaseException as error:  # noqa: BLE001 -- a result may run code of its own
-            raise _WrongResultError(error) from None
-
-    def _arrays(self, batch: CData) -> dict[str, Array]:
-        """Make the arrays over the gathered inputs, which take the memory over from the batch."""
-        arrays: dict[str, Array] = {}
-        tensors = batch.inputs
-        for index, declared in enumerate(self._inputs):
-            tensor = tensors[index]
-            if not tensor.buffer:
-                continue
-            size = tensor.byte_size
-            owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, size)
-            tensor.buffer = ffi.NULL
-            shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
-            arrays[declared.name] = from_tensor(
-                tensor.datatype, shape, owner, size, f"input {declared.name!r}", writable=False
-            )
-        return arrays
-
-    def _fail(self, batch: CData, error: BaseException, code: int) -> None:
-        """Answer a batch with an exception, and tell it to those who read logs."""
-        message = f"model {self.name!r}: {_text(error)}"
-        level = logging.DEBUG if code == CancelledError.code else logging.ERROR
-        try:
-            _logger.log(level, "%s", message, exc_info=error)
-        finally:
-            _forget_arrays(error)
-            c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
-            lib.tffi_batch_fail(batch, code, c_message)
-
-
-class _WrongResultError(Exception):
-    """What a callable gave is wrong, which is another thing than that it raises."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
+        except BaseException as error:  # noqa: BLE001 -- nobody waits for it
+            message = f"model {self.name!r}: finalize: {error_text(error)}"
+            logger.log(logging.ERROR, "%s", message, exc_info=error)
 
 
 #: The function model whose callable runs in this thread, or task.
@@ -470,17 +363,3 @@ def check_own_call(functions: Mapping[str, FunctionModel], name: str) -> None:
             "with that very call, and would wait for ever; give it more instances (config: "
             "instance_group), or call the function"
         )
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}".removesuffix(": ")
-    except Exception:  # noqa: BLE001 -- an exception that has no text is one all the same
-        return type(error).__name__
-
-
-def _forget_arrays(error: BaseException | None) -> None:
-    """Clear the frames of a traceback, so that who keeps the exception keeps no batch with it."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__

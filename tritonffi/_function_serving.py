@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+One instance of a function model at work: a batch comes, the callable is called, C is told.
+
+It runs on the instance's worker thread. Whatever goes wrong becomes the answer to the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+from tritonffi._call import check
+from tritonffi._errors import CancelledError, InternalError, TritonError
+from tritonffi._function_context import RunningBatch, read_context
+from tritonffi._native import ffi, lib
+from tritonffi._tensor import from_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from tritonffi._call import CFunction
+    from tritonffi._function_config import Declared
+    from tritonffi._function_context import Context
+    from tritonffi._function_results import ResultWriter
+    from tritonffi._function_target import Instance
+    from tritonffi._native import CData
+    from tritonffi._tensor import Array
+
+logger = logging.getLogger("tritonffi.functions")
+
+
+class Serving:
+    """Calls one instance's callable on one batch after the other."""
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        instance: Instance,
+        inputs: Sequence[Declared],
+        writer: ResultWriter,
+    ) -> None:
+        """
+        Keep what all calls have in common.
+
+        Args:
+            name: The model's name.
+            number: The instance's number.
+            instance: What it calls.
+            inputs: What the model takes.
+            writer: Makes C structs of results.
+        """
+        self._name = name
+        self._number = number
+        self._instance = instance
+        self._inputs = inputs
+        self._writer = writer
+
+    def serve(self, batch: CData) -> BaseException | None:
+        """
+        Call the callable on a batch and answer it.
+
+        Args:
+            batch: A ``tffi_batch *`` that runs; it stays the caller's.
+
+        Returns:
+            What the callable raised in a warm-up.
+        """
+        # Only who asks for the requests can ask whether they are cancelled.
+        running = RunningBatch(batch) if batch.requests else None
+        try:
+            self._answer(batch, running)
+        except _WrongResultError as wrong:
+            self._fail(batch, wrong.error, InternalError.code)
+        except BaseException as error:  # noqa: BLE001 -- SystemExit too is a failure of the call
+            if running is not None:
+                running.end()
+            code = error.code if isinstance(error, TritonError) else InternalError.code
+            self._fail(batch, error, code)
+            return error if batch.is_warm_up else None
+        return None
+
+    def _answer(self, batch: CData, running: RunningBatch | None) -> None:
+        context: dict[str, Context] = {}
+        if running is not None:
+            context["context"] = read_context(batch, running, self._name, self._number)
+        if self._instance.is_decoupled:
+            generator = self._instance.generate(self._arrays(batch), context)
+            try:
+                self._stream(batch, generator)
+            finally:
+                if running is not None:
+                    running.end()
+            lib.tffi_batch_end(batch)
+        else:
+            results = [self._instance.call(self._arrays(batch), context)]
+            if running is not None:
+                running.end()
+            self._send(lib.tffi_batch_finish, batch, results.pop())
+
+    def _stream(self, batch: CData, generator: Generator[object, None, None]) -> None:
+        """
+        Send all that the callable yields, until it ends or nobody waits for more.
+
+        Whatever ends it, the generator is closed before the end is told.
+        """
+        with contextlib.closing(generator):
+            while not lib.tffi_batch_is_cancelled(batch, 0):
+                results = list(itertools.islice(generator, 1))
+                if not results:
+                    return
+                self._send(lib.tffi_batch_send, batch, results.pop())
+        raise CancelledError("the request was cancelled")
+
+    def _send(self, send: CFunction, batch: CData, value: object) -> None:
+        """
+        Check a result and have C send it.
+
+        Raises:
+            _WrongResultError: It is not what was declared.
+        """
+        try:
+            result, held = self._writer.write(batch, value)
+            check(send(batch, result))
+            del held
+        except BaseException as error:  # noqa: BLE001 -- a result may run code of its own
+            raise _WrongResultError(error) from None
+
+    def _arrays(self, batch: CData) -> dict[str, Array]:
+        """Make the arrays over the gathered inputs, which take the memory over from the batch."""
+        arrays: dict[str, Array] = {}
+        tensors = batch.inputs
+        for index, declared in enumerate(self._inputs):
+            tensor = tensors[index]
+            if not tensor.buffer:
+                continue
+            size = tensor.byte_size
+            owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, size)
+            tensor.buffer = ffi.NULL
+            shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
+            arrays[declared.name] = from_tensor(
+                tensor.datatype, shape, owner, size, f"input {declared.name!r}", writable=False
+            )
+        return arrays
+
+    def _fail(self, batch: CData, error: BaseException, code: int) -> None:
+        """Answer a batch with an exception, and tell it to those who read logs."""
+        message = f"model {self._name!r}: {error_text(error)}"
+        level = logging.DEBUG if code == CancelledError.code else logging.ERROR
+        try:
+            logger.log(level, "%s", message, exc_info=error)
+        finally:
+            _forget_arrays(error)
+            c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
+            lib.tffi_batch_fail(batch, code, c_message)
+
+
+class _WrongResultError(Exception):
+    """What a callable gave is wrong, which is another thing than that it raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def error_text(error: BaseException) -> str:
+    """Return the class and the words of an exception."""
+    try:
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:  # noqa: BLE001 -- an exception that has no text is one all the same
+        return type(error).__name__
+
+
+def _forget_arrays(error: BaseException | None) -> None:
+    """Clear the frames of a traceback, so that who keeps the exception keeps no batch with it."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
