@@ -71,6 +71,35 @@ def test_a_model_can_be_made_of_files_alone(small):
     assert states(small)["made", 1] == "UNAVAILABLE"
 
 
+def test_a_model_of_files_can_be_a_part_of_an_ensemble(small):
+    """Triton looks at the parts again when it loads the ensemble."""
+    small.load("part", CONFIG, {"2/weights.bin": b"abc"})
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    step = {"model_name": "part", "model_version": -1}
+    small.load(
+        "whole",
+        {
+            "platform": "ensemble",
+            "input": [{"name": "INPUT0", **tensor}],
+            "output": [{"name": "OUTPUT0", **tensor}],
+            "ensemble_scheduling": {
+                "step": [
+                    step | {"input_map": {"INPUT0": "INPUT0"}, "output_map": {"OUTPUT0": "OUTPUT0"}}
+                ]
+            },
+        },
+    )
+    assert answer(small, "whole") == ([1.0], 1)
+    assert states(small)["part", 2] == "READY"
+    small.unload("whole")
+    small.load("part", CONFIG, {"3/weights.bin": b"abc"})
+    assert answer(small, "part") == ([1.0], 3)
+    small.load("part", CONFIG, {"3/weights.bin": b"abcd"})
+    assert answer(small, "part") == ([1.0], 3)
+    small.load("part", CONFIG)
+    assert answer(small, "part") == ([1.0], 3)
+
+
 @pytest.mark.parametrize(
     ("path", "error"),
     [

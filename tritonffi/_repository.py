@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -55,18 +57,42 @@ def load(
             raise TypeError(f"model {name!r}: files must be a mapping, not {type(files).__name__}")
         if files and config is None:
             raise InvalidArgumentError(f"model {name!r}: files need a config beside them")
-        for path, content in files.items():
-            overrides[f"file:{_relative(name, path)}"] = _bytes_of(name, path, content)
+        contents = {_relative(name, path): _bytes_of(name, path, files[path]) for path in files}
+        if is_in_repositories(lifecycle, name):
+            overrides |= {f"file:{path}": content for path, content in contents.items()}
+        elif contents:
+            _write(lifecycle, name, contents)
     if overrides and not is_in_repositories(lifecycle, name):
         # Serve the private repository, or Triton's index would not know the model.
         with lifecycle.use():
-            (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
+            if not (lifecycle.repository / name).is_dir():
+                (lifecycle.repository / name / "1").mkdir(parents=True)
     function = lifecycle.functions.get(name)
     load_with(lifecycle, name, overrides, timeout)
     if function is not None and lifecycle.functions.get(name) is function:
         # The name stands for another model now; the callable has no requests any more.
         del lifecycle.functions[name]
         lifecycle.retire(function)
+
+
+def _write(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> None:
+    """Make a model's folder in the private repository, in place of the one that was there.
+
+    Triton would keep files that it gets with a load where only that load finds them, and look in
+    vain for those of a part when it loads an ensemble.
+    """
+    with lifecycle.use():
+        made = pathlib.Path(tempfile.mkdtemp(dir=lifecycle.repository.parent))
+        try:
+            for path, content in contents.items():
+                (made / path).parent.mkdir(parents=True, exist_ok=True)
+                (made / path).write_bytes(content)
+            folder = lifecycle.repository / name
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
 
 
 def config_text(name: str, config: Mapping[str, object]) -> str:

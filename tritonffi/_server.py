@@ -256,7 +256,8 @@ class Server:
                 until the model is unloaded, or its files change.
             files: The model's files in place of all those in the repository, for this load:
                 content by path below the model's folder, ``{"1/model.onnx": content}``. Needs a
-                ``config``. Triton writes them to a temporary folder.
+                ``config``. They are written to a temporary folder; those of a model that is in no
+                repository stay there until the server is closed.
             timeout: Seconds to wait; the load goes on in the background.
 
         Raises:
