@@ -35,7 +35,7 @@ static struct {
   tffi_buffer *idle[CLASS_COUNT];
   size_t idle_bytes;
   size_t limit;
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .limit = (size_t)16 << 20};
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .limit = (size_t)64 << 20};
 
 static void lock_pool(void)
 {
@@ -148,41 +148,10 @@ void tffi_buffer_retain(tffi_buffer *buffer)
   __atomic_add_fetch(&buffer->references, 1, __ATOMIC_RELAXED);
 }
 
-void tffi_buffer_release(tffi_buffer *buffer)
-{
-  if (buffer == NULL || __atomic_sub_fetch(&buffer->references, 1, __ATOMIC_ACQ_REL) != 0) {
-    return;
-  }
-  tffi_count(&tffi_live.buffers, -1);
-  tffi_count(&tffi_live.buffer_bytes, -(int64_t)buffer->capacity);
-  if (buffer->class_index < CLASS_COUNT) {
-    pthread_mutex_lock(&pool.lock);
-    const bool keep = buffer->capacity <= pool.limit && pool.idle_bytes <= pool.limit - buffer->capacity;
-    if (keep) {
-      buffer->next_idle = pool.idle[buffer->class_index];
-      pool.idle[buffer->class_index] = buffer;
-      pool.idle_bytes += buffer->capacity;
-      tffi_count(&tffi_live.pooled_bytes, (int64_t)buffer->capacity);
-    }
-    pthread_mutex_unlock(&pool.lock);
-    if (keep) {
-      return;
-    }
-  }
-  free(buffer->allocation);
-}
-
-void tffi_buffer_release_data(void *data)
-{
-  tffi_buffer_release((tffi_buffer *)data - 1);
-}
-
-void tffi_pool_set_limit(size_t limit)
+/* Under the lock: takes idle buffers out until at most `limit` bytes are left, the largest first, onto a list. */
+static tffi_buffer *take_excess(size_t limit)
 {
   tffi_buffer *excess = NULL;
-  pthread_mutex_lock(&pool.lock);
-  pool.limit = limit;
-  /* The largest go first: they are what someone who lowers the limit wants back. */
   for (uint32_t index = CLASS_COUNT; index-- > 0 && pool.idle_bytes > limit;) {
     while (pool.idle[index] != NULL && pool.idle_bytes > limit) {
       tffi_buffer *buffer = pool.idle[index];
@@ -193,12 +162,54 @@ void tffi_pool_set_limit(size_t limit)
       excess = buffer;
     }
   }
-  pthread_mutex_unlock(&pool.lock);
-  while (excess != NULL) {
-    tffi_buffer *next = excess->next_idle;
-    free(excess->allocation);
-    excess = next;
+  return excess;
+}
+
+static void free_all(tffi_buffer *buffers)
+{
+  while (buffers != NULL) {
+    tffi_buffer *next = buffers->next_idle;
+    free(buffers->allocation);
+    buffers = next;
   }
+}
+
+void tffi_buffer_release(tffi_buffer *buffer)
+{
+  if (buffer == NULL || __atomic_sub_fetch(&buffer->references, 1, __ATOMIC_ACQ_REL) != 0) {
+    return;
+  }
+  tffi_count(&tffi_live.buffers, -1);
+  tffi_count(&tffi_live.buffer_bytes, -(int64_t)buffer->capacity);
+  tffi_buffer *excess = buffer;
+  buffer->next_idle = NULL;
+  if (buffer->class_index < CLASS_COUNT) {
+    pthread_mutex_lock(&pool.lock);
+    if (buffer->capacity <= pool.limit) {
+      /* What was used last is likeliest to be wanted next, so others make room for it. */
+      excess = take_excess(pool.limit - buffer->capacity);
+      buffer->next_idle = pool.idle[buffer->class_index];
+      pool.idle[buffer->class_index] = buffer;
+      pool.idle_bytes += buffer->capacity;
+      tffi_count(&tffi_live.pooled_bytes, (int64_t)buffer->capacity);
+    }
+    pthread_mutex_unlock(&pool.lock);
+  }
+  free_all(excess);
+}
+
+void tffi_buffer_release_data(void *data)
+{
+  tffi_buffer_release((tffi_buffer *)data - 1);
+}
+
+void tffi_pool_set_limit(size_t limit)
+{
+  pthread_mutex_lock(&pool.lock);
+  pool.limit = limit;
+  tffi_buffer *excess = take_excess(limit);
+  pthread_mutex_unlock(&pool.lock);
+  free_all(excess);
 }
 
 size_t tffi_pool_limit(void)

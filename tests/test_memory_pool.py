@@ -44,6 +44,27 @@ def test_idle_memory_is_used_again(echo):
     assert echo.infer({"INPUT0": LARGE})["OUTPUT0"].ctypes.data == address
 
 
+def test_what_was_used_last_is_kept(echo, limit):
+    """Else sizes that came once would take the room of those that come now."""
+    small = [echo.infer({"INPUT0": LARGE})["OUTPUT0"] for _ in range(4)]
+    small.clear()
+    assert memory_pool.idle_bytes == limit
+    large = echo.infer({"INPUT0": np.zeros(limit // 4, np.float32)})["OUTPUT0"]
+    address = large.ctypes.data
+    del large
+    assert memory_pool.idle_bytes == limit
+    again = echo.infer({"INPUT0": np.zeros(limit // 4, np.float32)})["OUTPUT0"]
+    assert again.ctypes.data == address
+    assert memory_pool.idle_bytes == 0
+
+
+def test_what_is_above_the_limit_is_not_kept(echo, limit):
+    """And takes nothing out."""
+    echo.infer({"INPUT0": LARGE})
+    echo.infer({"INPUT0": np.zeros(limit, np.float32)})
+    assert memory_pool.idle_bytes == LARGE.nbytes
+
+
 def test_an_array_holds_one_buffer(echo):
     """Views of it hold the same one; with the last it is idle."""
     gc.collect()

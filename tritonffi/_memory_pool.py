@@ -16,14 +16,15 @@ class MemoryPool:
 
     Memory for an output of 4 KB or more is kept when its array is dropped, and used again for the
     next of about that size: fresh memory costs a page fault for each 4 KB. What is kept is bounded
-    by `limit`. Any thread may use the attributes; of the figures each is exact by itself.
+    by `limit`; what was dropped last is kept first. Any thread may use the attributes; each of the
+    figures is exact by itself.
     """
 
     __slots__ = ()
 
     @property
     def limit(self) -> int:
-        """How many bytes of idle memory are kept at most; 16 MB at the start of the process.
+        """How many bytes of idle memory are kept at most; 64 MB at the start of the process.
 
         Setting it gives back at once what is above.
 
