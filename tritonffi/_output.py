@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from tritonffi._bytes import format_shape
-from tritonffi._call import encode
 from tritonffi._enums import DataType, MemoryType
 from tritonffi._errors import InternalError, InvalidArgumentError
 from tritonffi._lent import Lent, borrow
@@ -114,22 +113,32 @@ class Wanted:
 
     def describe(self, request: CData) -> object:
         """Write it into a ``tffi_request *``; returns what must live until the submission."""
-        names = {name: ffi.new("char[]", encode(name, "an output")) for name in self._names()}
-        out = ffi.new("tffi_tensor[]", len(self.out))
-        for i, (name, place) in enumerate(self.out.items()):
-            out[i].name = names[name]
-            out[i].data = place.lent.data
-            out[i].byte_size = place.lent.byte_size
-            out[i].memory_type = int(place.lent.memory_type)
-            out[i].memory_type_id = place.lent.memory_type_id
-        labelled = ffi.new("const char *[]", [names[name] for name in self.labels])
-        request.out, request.out_count = out, len(self.out)
-        request.labelled, request.labelled_count = labelled, len(self.labels)
-        request.batching = self.batching
-        return names, out, labelled
-
-    def _names(self) -> set[str]:
-        return {*self.out, *self.labels}
+        # The names are the model's own, so they are known to be text.
+        keep: list[object] = []
+        if self.out:
+            out = ffi.new("tffi_tensor[]", len(self.out))
+            for i, (name, place) in enumerate(self.out.items()):
+                lent = place.lent
+                text = ffi.new("char[]", name.encode())
+                keep.append(text)
+                tensor = out[i]
+                tensor.name = text
+                tensor.data = lent.data
+                tensor.byte_size = lent.byte_size
+                if lent.memory_type is not MemoryType.CPU:
+                    tensor.memory_type = int(lent.memory_type)
+                    tensor.memory_type_id = lent.memory_type_id
+            keep.append(out)
+            request.out = out
+            request.out_count = len(self.out)
+        if self.labels:
+            texts = [ffi.new("char[]", name.encode()) for name in self.labels]
+            labelled = ffi.new("const char *[]", texts)
+            keep += (texts, labelled)
+            request.labelled = labelled
+            request.labelled_count = len(texts)
+            request.batching = self.batching
+        return keep
 
     def written(self, name: str, tensor: CData, shape: tuple[int, ...], what: str) -> Array:
         """Return an output that Triton has written into the caller's memory.

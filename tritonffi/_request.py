@@ -8,7 +8,6 @@ where they differ from the last ones.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypedDict
@@ -106,19 +105,16 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse wrong types and values before anything is made of them."""
-        if isinstance(self.outputs, str) or not isinstance(self.outputs, Sequence):
-            raise TypeError(f"outputs must be a sequence of names, not {self.outputs!r}")
-        if len(set(self.outputs)) != len(self.outputs):
-            raise InvalidArgumentError(f"outputs holds a name twice: {list(self.outputs)!r}")
+        if type(self.outputs) is not tuple or self.outputs:
+            _check_outputs(self.outputs)
         _check_mapping(self.out, "out")
         _check_mapping(self.parameters, "parameters")
         _check_labels(self.labels)
         _whole(self.priority, "priority")
-        for name in ("queue_timeout", "timeout"):
-            seconds = getattr(self, name)
-            if seconds is not None and not _is_duration(seconds):
-                kind = TypeError if not isinstance(seconds, (int, float)) else InvalidArgumentError
-                raise kind(f"{name} must be a number of seconds, not {seconds!r}")
+        if self.queue_timeout is not None:
+            _check_duration(self.queue_timeout, "queue_timeout")
+        if self.timeout is not None:
+            _check_duration(self.timeout, "timeout")
         if isinstance(self.correlation_id, str):
             if len(encode(self.correlation_id, "correlation_id")) > _LONGEST_CORRELATION_ID:
                 raise InvalidArgumentError(
@@ -126,9 +122,8 @@ class Request:
                 )
         else:
             _whole(self.correlation_id, "correlation_id")
-        for name in ("sequence_start", "sequence_end"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be a bool, not {getattr(self, name)!r}")
+        _check_bool(self.sequence_start, "sequence_start")
+        _check_bool(self.sequence_end, "sequence_end")
         _check_trace(self.trace)
 
 
@@ -137,8 +132,15 @@ def _check_trace(trace: object) -> None:
         raise TypeError(f"trace must be a Trace, not {type(trace).__name__}")
 
 
+def _check_outputs(outputs: object) -> None:
+    if isinstance(outputs, str) or not isinstance(outputs, Sequence):
+        raise TypeError(f"outputs must be a sequence of names, not {outputs!r}")
+    if len(set(outputs)) != len(outputs):
+        raise InvalidArgumentError(f"outputs holds a name twice: {list(outputs)!r}")
+
+
 def _check_mapping(value: object, what: str) -> None:
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise TypeError(f"{what} must be a mapping, not {type(value).__name__}")
 
 
@@ -157,13 +159,16 @@ def _whole(value: object, what: str) -> None:
         raise InvalidArgumentError(f"{what} must be between 0 and 2**64 - 1, not {value}")
 
 
-def _is_duration(seconds: object) -> bool:
-    return (
-        isinstance(seconds, (int, float))
-        and not isinstance(seconds, bool)
-        and seconds >= 0
-        and not math.isnan(seconds)
-    )
+def _check_bool(value: object, what: str) -> None:
+    if value is not True and value is not False:
+        raise TypeError(f"{what} must be a bool, not {value!r}")
+
+
+def _check_duration(seconds: object, what: str) -> None:
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        raise TypeError(f"{what} must be a number of seconds, not {seconds!r}")
+    if not seconds >= 0:  # NaN neither
+        raise InvalidArgumentError(f"{what} must be a number of seconds, not {seconds!r}")
 
 
 class Submitter(Protocol):
