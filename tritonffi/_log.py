@@ -320,7 +320,8 @@ def add_log(error: Exception, lines: list[LogLine], about: str = "") -> None:
         lines: What was logged meanwhile.
         about: A model's name: only lines that have it are added, if there are any.
     """
-    texts = [line.text for line in lines if line.level >= logging.WARNING]
+    # Once each: a load may have been tried several times.
+    texts = list(dict.fromkeys(line.text for line in lines if line.level >= logging.WARNING))
     named = [text for text in texts if about and about in text]
     shown = [text for text in (named or texts) if text.strip() not in str(error)]
     if shown:
