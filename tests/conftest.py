@@ -51,6 +51,8 @@ def _nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         lifecycle.sweep()
     if counters() != before:
         gc.collect()  # only then: it takes longer than most tests
+        if "server" in request.fixturenames:
+            lifecycle.sweep()
     assert counters() == before
     assert [thread.name for thread in threading.enumerate() if thread not in threads] == []
 

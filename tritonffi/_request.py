@@ -77,10 +77,12 @@ class Request:
         labels: How many classes are wanted as `Response.labels`, by output name.
         parameters: What the model gets beside its inputs: str, bool, int (64 bits), float.
         request_id: Comes back in the response, and stands in Triton's log.
-        priority: 1 is the highest; 0 is the model's default.
-        queue_timeout: Seconds that the request may wait in Triton's queue, where the model allows
-            an own timeout; None: the model's default.
+        priority: 1 is the highest; 0, and one that the model does not have, is its default.
+        queue_timeout: Seconds that the request may wait in Triton's queue, where the model has a
+            longer default timeout and allows an own one; None: the model's default. Triton looks
+            at it only when it forms the next batch: that may be whole seconds later.
         timeout: Seconds until TimeoutError is raised and the request is cancelled; None: never.
+            That is precise to milliseconds, but happens where somebody waits for the result.
         correlation_id: The sequence that the request belongs to, for models with state.
         sequence_start: Whether it is the first of its sequence.
         sequence_end: Whether it is the last of its sequence.
