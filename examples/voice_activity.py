@@ -124,18 +124,14 @@ def load_detector(server: tritonffi.Server, network: Path) -> tritonffi.Model:
 def listen(model: tritonffi.Model, streams: Sequence[Array]) -> list[Array]:
     """Sends the streams side by side, piece by piece; returns the probabilities of each."""
     chunks = [stream[: len(stream) // CHUNK * CHUNK].reshape(-1, 1, CHUNK) for stream in streams]
+    sequences = [model.sequence() for _ in streams]
     heard: list[list[float]] = [[] for _ in streams]
     for i in range(max(map(len, chunks))):
         pending = [
-            model.submit(
-                {"samples": own[i]},
-                correlation_id=number,
-                sequence_start=i == 0,
-                sequence_end=i == len(own) - 1,
-            )
+            sequence.submit({"samples": own[i]}, sequence_end=i == len(own) - 1)
             if i < len(own)
             else None
-            for number, own in enumerate(chunks, start=1)
+            for sequence, own in zip(sequences, chunks, strict=True)
         ]
         for inference, probabilities in zip(pending, heard, strict=True):
             if inference is not None:
