@@ -44,9 +44,10 @@ def _draw(outcome: Outcome, plot: Plot, files: Sequence[Path]) -> Sequence[Path]
         for one in outcome.series
         if plot.x in one.case and plot.cases.items() <= one.case.items()
     ]
-    figure, axes = plt.subplots(figsize=(8, 2.8 if plot.steps else 4.8), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 3.4 if plot.steps else 4.8), layout="constrained")
     if plot.steps:
         _draw_steps(axes, series[0], plot.steps)
+        figure.legend(fontsize="small", loc="outside lower left")
     else:
         _draw_lines(axes, series, plot, outcome.base)
     axes.set_title(plot.title)
@@ -64,7 +65,6 @@ def _draw_steps(axes: Axes, series: Series, steps: Mapping[str, str]) -> None:
         axes.barh([""], [width], left=left, label=f"{width:.1f} us: {text}", edgecolor="white")
         left += width
     axes.set_xlabel("microseconds")
-    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=1)
 
 
 def _draw_lines(axes: Axes, series: Sequence[Series], plot: Plot, base: str) -> None:

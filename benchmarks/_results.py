@@ -49,7 +49,7 @@ class Results:
     def begin(cls, options: Options) -> Results:
         """The results of a run that begins now."""
         return cls(
-            datetime.now(timezone.utc).isoformat(sep=" ", timespec="seconds"),
+            f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S}",
             options.quick,
             machine(),
             {"rounds": options.rounds, "seconds_per_round": options.seconds},

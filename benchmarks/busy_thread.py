@@ -4,7 +4,8 @@ A Python thread that computes beside a loop: does it hold Triton's threads up?
 
 It slows the loop down, which needs the GIL too. But Triton's threads must not wait for it: a
 backend (probe.c) times what the client's callbacks cost it, idle, beside such a thread, and beside
-a process that computes, which takes a core away as the thread does, but no GIL.
+a process that computes, which takes a core away as the thread does, but no GIL. Where the system
+took the core away meanwhile, nothing is counted.
 """
 
 from __future__ import annotations
