@@ -137,6 +137,7 @@ def test_a_parameter_of_that_name_gets_the_context(function, arrays, expected):
         (lambda **inputs: 0, AB),
         (lambda context: 0, {"context": 1}),
         (lambda *context: 0, DOTTED),
+        (functools.partial(lambda a, b, context: 0, context=3), AB),
         (max, AB),
     ],
 )

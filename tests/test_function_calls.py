@@ -101,8 +101,10 @@ def test_a_function_that_calls_its_own_only_instance_is_refused(load, server):
     assert "its function calls the model itself, whose only instance" in str(caught.value)
 
 
-@pytest.mark.parametrize("how", ["stream", "async_infer", "async_stream"])
-def test_every_way_to_wait_for_oneself_is_refused(load, server, how):
+@pytest.mark.parametrize(
+    "how", ["stream", "map", "sequence", "async_infer", "async_stream", "async_map"]
+)
+def test_every_way_to_wait_for_oneself_is_refused(load, server, caplog, how):
     """In threads and in event loops."""
     own = server.model("function")
 
@@ -116,11 +118,37 @@ def test_every_way_to_wait_for_oneself_is_refused(load, server, how):
         async for response in own.async_stream({"x": x}):
             yield response["y"]
 
-    function = {"stream": stream, "async_infer": async_infer, "async_stream": async_stream}[how]
-    model = load(function)
+    def map(x):  # noqa: A001
+        yield from (response["y"] for response in own.map([{"x": x}]))
+
+    def sequence(x):
+        with own.sequence() as requests:
+            yield requests.infer({"x": x}, sequence_end=True)["y"]
+
+    async def async_map(x):
+        async for response in own.async_map([{"x": x}]):
+            yield response["y"]
+
+    model = load(locals()[how])
     with model.stream({"x": [1.0]}) as responses, pytest.raises(UnsupportedError) as caught:
         next(responses)
     assert "its function calls the model itself, whose only instance" in str(caught.value)
+    caplog.clear()  # the closures in the traceback hold the input
+
+
+def test_a_function_may_submit_to_itself(load, server):
+    """Which is no waiting: the request is served when the call is over."""
+    submitted = []
+
+    def function(x):
+        if x[0] > 0:
+            submitted.append(server.model("function").submit({"x": x - 1}))
+        return x
+
+    assert load(function).infer({"x": [2.0]})["y"].item() == 2
+    assert submitted[0].result()["y"].item() == 1
+    assert submitted[1].result()["y"].item() == 0
+    submitted.clear()
 
 
 def test_a_function_may_call_itself_with_more_instances(load, server):

@@ -308,6 +308,56 @@ def test_a_sequence_stays_at_one_instance_and_keeps_state_by_its_id(load):
     assert set().union(*instances.values()) == {0, 1}
 
 
+def test_a_sequence_streams_with_its_state(load):
+    """Requests of a sequence that are answered by any number of responses each."""
+    totals = {}
+
+    def count(x, context):
+        request = context.request
+        start = 0 if request.sequence_start else totals[request.correlation_id]
+        totals[request.correlation_id] = start + int(x[0, 0])
+        for i in range(start, totals[request.correlation_id]):
+            yield row(i)
+
+    batching = {"oldest": {"max_candidate_sequences": 4}}
+    model = load(count, max_batch_size=4, config={"sequence_batching": batching})
+    for key in ("one", "two"):
+        seen = []
+        with model.sequence(key) as sequence:
+            for n in (2, 0, 3):
+                with sequence.stream({"x": row(n)}, sequence_end=n == 3) as stream:
+                    seen.append([response["y"].item() for response in stream])
+        assert seen == [[0, 1], [], [2, 3, 4]]
+    assert totals == {"one": 5, "two": 5}
+
+
+def test_empty_places_of_a_direct_sequence_batch_are_requests_of_nobody(load):
+    """They have a place among the requests, so that rows and requests still go together."""
+    calls = []
+
+    def function(x, READY, context):  # noqa: N803
+        ready = READY.ravel().tolist()
+        calls.append(
+            [
+                (r.request_id, r.rows)
+                for r, is_one in zip(context.requests, ready, strict=True)
+                if is_one
+            ]
+        )
+        assert not any(request.is_cancelled() for request in context.requests)
+        return {"y": x}
+
+    control = {"kind": "CONTROL_SEQUENCE_READY", "int32_false_true": [0, 1]}
+    batching = {"direct": {}, "control_input": [{"name": "READY", "control": [control]}]}
+    model = load(function, max_batch_size=4, config={"sequence_batching": batching})
+    for sequence in (1, 2, 3):
+        model.infer({"x": row(0)}, correlation_id=sequence, sequence_start=True)
+    model.infer({"x": row(30)}, correlation_id=3, sequence_end=True, request_id="third")
+    assert calls[-1] == [("third", slice(2, 3))]
+    for sequence in (1, 2):
+        model.infer({"x": row(0)}, correlation_id=sequence, sequence_end=True)
+
+
 def test_contexts_are_only_made_for_those_who_ask(load):
     """An input of that name is an input, and keywords of any name are inputs."""
     model = load(

@@ -278,6 +278,30 @@ def test_what_cannot_be_called_is_refused_before_anything_is_made(load, given, t
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_object_is_initialized_before_its_warm_up(load, is_async):
+    """Which each instance has for itself."""
+    made = []
+
+    class Plain:
+        def initialize(self):
+            self.events = ["initialize"]
+            made.append(self)
+
+        def __call__(self, x, context):
+            self.events.append(("warm-up" if context.is_warm_up else "request", x.shape))
+            return x
+
+    class Async(Plain):
+        async def __call__(self, x, context):
+            return super().__call__(x, context)
+
+    sample = {"data_type": "TYPE_FP32", "dims": [4], "zero_data": True}
+    warm_up = [{"name": "warm", "batch_size": 1, "inputs": {"x": sample}}]
+    load(Async if is_async else Plain, max_batch_size=2, config={"model_warmup": warm_up, **TWO})
+    assert [one.events for one in made] == [["initialize", ("warm-up", (1, 4))]] * 2
+
+
 def test_a_failure_to_finalize_is_logged(load, caplog):
     """The model is unloaded all the same."""
 

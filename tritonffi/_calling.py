@@ -14,6 +14,7 @@ It is decided once, when the model is made. The inputs come
 
 A parameter of the name `context`, unless an input is called so, gets the batch's `Context` as a
 keyword, whichever way the inputs come: ``def add(a, b, context)``, ``def add(inputs, *, context)``.
+(Not if `functools.partial` has given it something already.)
 
 Parameters with a default are never filled by their place. An optional input that a request does not
 have is left out of a dict, and where the callable has a default for it; otherwise it is None.
@@ -21,6 +22,7 @@ have is left out of a dict, and where the callable has a default for it; otherwi
 
 from __future__ import annotations
 
+import functools
 import inspect
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -72,7 +74,10 @@ def caller(function: Callable[..., object], inputs: Sequence[Declared], model: s
         return Calling(_by_place(function, names), wants_context=False)
     shown = signature
     context = signature.parameters.get(_CONTEXT)
-    wants_context = _CONTEXT not in names and context is not None and context.kind in _KEYWORDS
+    is_free = not (isinstance(function, functools.partial) and _CONTEXT in function.keywords)
+    wants_context = (
+        _CONTEXT not in names and context is not None and context.kind in _KEYWORDS and is_free
+    )
     if wants_context:
         others = [p for name, p in signature.parameters.items() if name != _CONTEXT]
         signature = signature.replace(parameters=others)

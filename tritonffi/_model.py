@@ -196,7 +196,6 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        check_own_call(self._lifecycle.functions, self.name)
         return _stream.start(
             lambda make, queue: self._start(make, queue, inputs, keywords),
             self._lifecycle,
@@ -226,7 +225,6 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        check_own_call(self._lifecycle.functions, self.name)
         return await _asyncio.infer(
             lambda make, queue: self._start(make, queue, inputs, keywords), self._lifecycle
         )
@@ -244,7 +242,6 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        check_own_call(self._lifecycle.functions, self.name)
         return _asyncio.stream(
             lambda make, queue: self._start(make, queue, inputs, keywords),
             self._lifecycle,
@@ -298,6 +295,7 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         lifecycle = self._lifecycle
+        check_own_call(lifecycle.functions, self.name)
         if ordered:
             return ResponseMap(
                 lambda item: self._start(Inference, lifecycle.queue, item, keywords),
@@ -417,6 +415,8 @@ class Model:
         elif keywords:
             request = Request(inputs, **keywords)
         lifecycle = self._lifecycle
+        if make is not Inference:  # those are always waited for
+            check_own_call(lifecycle.functions, self.name)
         lifecycle.queue.drain()
         if lifecycle.left:
             lifecycle.sweep()
