@@ -444,6 +444,15 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
   return error;
 }
 
+void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *const *requests,
+                                uint32_t count, tffi_queue *queue, uint64_t *tokens,
+                                struct TRITONSERVER_Error **errors)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    errors[i] = tffi_inference_submit(server, requests[i], queue, &tokens[i]);
+  }
+}
+
 bool tffi_inference_cancel(uint64_t token)
 {
   tffi_slot *slot = tffi_slot_find(token);

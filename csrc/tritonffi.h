@@ -243,6 +243,13 @@ typedef struct {
  */
 struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
                                                  tffi_queue *queue, uint64_t *token);
+/*
+ * Submits several one right after the other, so that a model's thread that takes them does not fall asleep between
+ * two. errors[i] is what tffi_inference_submit would have returned for requests[i]; one that fails stops no other.
+ */
+void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *const *requests,
+                                uint32_t count, tffi_queue *queue, uint64_t *tokens,
+                                struct TRITONSERVER_Error **errors);
 /* Waits for completions of this inference and takes them. */
 tffi_wait tffi_inference_wait(uint64_t token, uint32_t wakes, int64_t timeout_ns, tffi_completion **completions);
 /* Whether Triton is through with it: its last completion is there, taken or not. */

@@ -65,6 +65,7 @@ ORDER = [
     "_process",
     "_lifecycle",
     "_sequence",
+    "_starter",
     "_model",
     "_repository",
     "_server",

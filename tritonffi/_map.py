@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, Request
 
+# Items that come within this time are submitted together.
+_TOGETHER_S = 1e-4
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -110,9 +113,10 @@ class ResponseMap(Iterator[T_co]):
 
     def __init__(
         self,
-        submit: Callable[[Inputs | Request], Inference],
+        submit: Callable[[list[Inputs | Request]], list[Inference | Exception]],
         items: Iterable[Inputs | Request],
         in_flight: int,
+        queue: CompletionQueue,
         *,
         return_errors: bool,
     ) -> None:
@@ -121,6 +125,7 @@ class ResponseMap(Iterator[T_co]):
         self._submit = submit
         self._source: Iterator[Inputs | Request] | None = iter(items)
         self._in_flight = in_flight
+        self._queue = queue
         self._return_errors = return_errors
         self._failure: Exception | None = None
         self._row: deque[Inference | Exception] = deque()
@@ -151,37 +156,48 @@ class ResponseMap(Iterator[T_co]):
 
     def _next(self) -> Inference | Exception:
         """Return what is to be handed out now; of an inference, the result may still be to come."""
-        if self._source is not None:
-            self._fill(self._row)
-        if not self._row:
+        row = self._row
+        if self._source is not None and (len(row) <= self._in_flight // 2 or not self._is_ready()):
+            self._fill(self._in_flight - len(row))
+        if not row:
             self._end()
-        return self._row.popleft()
+        return row.popleft()
 
-    def _fill(self, row: deque[Inference | Exception]) -> None:
-        """Submit items until there are enough in flight."""
-        source = self._source
-        while source is not None and self._has_room():
+    def _is_ready(self) -> bool:
+        """Return whether the next response is there.
+
+        As long as it is, Triton is the faster side, and the next items had better come to it
+        several at a time: between single ones the model's thread falls asleep, and to wake it
+        costs more than the inference.
+        """
+        head = self._row[0]
+        if isinstance(head, Inference) and not head.is_over:
+            self._queue.drain()
+            return head.is_over
+        return True
+
+    def _fill(self, room: int) -> None:
+        """Submit as many items as there is room for, together as far as they come quickly."""
+        items: list[Inputs | Request] = []
+        began = time.perf_counter()
+        while self._source is not None and room > 0:
             try:
-                item = next(source)
+                items.append(next(self._source))
             except StopIteration:
-                self._source = source = None
-                break
+                self._source = None
             except Exception as error:  # noqa: BLE001 (it is raised at its place)
-                self._source = source = None
+                self._source = None
                 self._failure = error
-                break
-            try:
-                inference = self._submit(item)
-            except Exception as error:  # noqa: BLE001 (likewise)
-                row.append(error)
-            else:
-                self._add(inference)
+            room -= 1
+            if items and (time.perf_counter() - began > _TOGETHER_S or room == 0):
+                self._add(self._submit(items))
+                items = []
+                began = time.perf_counter()
+        if items:
+            self._add(self._submit(items))
 
-    def _has_room(self) -> bool:
-        return len(self._row) < self._in_flight
-
-    def _add(self, inference: Inference) -> None:
-        self._row.append(inference)
+    def _add(self, entries: list[Inference | Exception]) -> None:
+        self._row.extend(entries)
 
     def _end(self) -> None:
         """Raise what ends the iteration."""
@@ -213,7 +229,9 @@ class CompletedMap(ResponseMap[T_co]):
 
     def __init__(
         self,
-        submit: Callable[[Inputs | Request, CompletionQueue, Results], Inference],
+        submit: Callable[
+            [list[Inputs | Request], CompletionQueue, Results], list[Inference | Exception]
+        ],
         items: Iterable[Inputs | Request],
         in_flight: int,
         lifecycle: Lifecycle,
@@ -221,14 +239,15 @@ class CompletedMap(ResponseMap[T_co]):
         return_errors: bool,
     ) -> None:
         self._results = results = Results()
-        self._queue = queue = CompletionQueue()
+        queue = CompletionQueue()
         self._release = lifecycle.release
         lifecycle.adopt(queue)
         try:
             super().__init__(
-                lambda item: submit(item, queue, results),
+                lambda together: submit(together, queue, results),
                 items,
                 in_flight,
+                queue,
                 return_errors=return_errors,
             )
         except BaseException:
@@ -249,9 +268,10 @@ class CompletedMap(ResponseMap[T_co]):
         results, queue, row = self._results, self._queue, self._row
         while True:
             wakes = queue.wakes[0]
-            if self._source is not None:
-                queue.drain()
-                self._fill(row)
+            queue.drain()
+            present = len(results.unreported) + len(row)
+            if self._source is not None and (present <= self._in_flight // 2 or not row):
+                self._fill(self._in_flight - present)
             if row:
                 return row.popleft()
             if results.is_empty():
@@ -259,11 +279,9 @@ class CompletedMap(ResponseMap[T_co]):
             if not queue.wait_any(results.deadline(), wakes):
                 results.expire()
 
-    def _has_room(self) -> bool:
-        return len(self._results.unreported) + len(self._row) < self._in_flight
-
-    def _add(self, inference: Inference) -> None:
-        """It comes into the row by itself, when it is over."""
+    def _add(self, entries: list[Inference | Exception]) -> None:
+        """Inferences come into the row by themselves, when they are over."""
+        self._row.extend(entry for entry in entries if isinstance(entry, Exception))
 
 
 def cancel_all(row: deque[Inference | Exception]) -> None:

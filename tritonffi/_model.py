@@ -4,33 +4,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from tritonffi import _asyncio, _sequence, _stream
 from tritonffi._async_map import AsyncResponseMap, AwaitedMapped
 from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._completion import Inference, finish
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
-from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
-from tritonffi._input import Raw
 from tritonffi._map import CompletedMap, Mapped, ResponseMap
 from tritonffi._native import ffi, lib
-from tritonffi._request import Request, Template
 from tritonffi._spec import ModelSpec
+from tritonffi._starter import Starter
 from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Iterable
+    from collections.abc import AsyncIterable, Iterable
 
     from typing_extensions import Unpack
 
     from tritonffi._asyncio import AsyncResponseStream
     from tritonffi._call import JSON, CFunction
-    from tritonffi._completion import CompletionQueue
     from tritonffi._lifecycle import Lifecycle
-    from tritonffi._request import Inputs, RequestKeywords
+    from tritonffi._request import Inputs, Request, RequestKeywords
     from tritonffi._response import Response
     from tritonffi._sequence import ModelSequence
     from tritonffi._server import Server
@@ -38,8 +34,6 @@ if TYPE_CHECKING:
     from tritonffi._stream import ResponseStream
 
 _LATEST = -1
-
-AnyInference = TypeVar("AnyInference", bound=Inference)
 
 
 class Model:
@@ -64,9 +58,7 @@ class Model:
         self.version = version
         self._lifecycle = lifecycle
         self._native_name = encode(name, "a model name")
-        self._spec: ModelSpec | None = None
-        self._epoch = -1
-        self._templates: dict[tuple[str, ...], list[Template]] = {}
+        self._starter = Starter(lifecycle, name, version, self._read_spec)
 
     def __repr__(self) -> str:
         version = "latest" if self.version == _LATEST else self.version
@@ -165,7 +157,7 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        return self._start(Inference, self._lifecycle.queue, inputs, keywords)
+        return self._starter.start(Inference, self._lifecycle.queue, inputs, keywords)
 
     def stream(
         self,
@@ -197,7 +189,7 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         return _stream.start(
-            lambda make, queue: self._start(make, queue, inputs, keywords),
+            lambda make, queue: self._starter.start(make, queue, inputs, keywords),
             self._lifecycle,
             max_pending,
         )
@@ -226,7 +218,7 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         return await _asyncio.infer(
-            lambda make, queue: self._start(make, queue, inputs, keywords), self._lifecycle
+            lambda make, queue: self._starter.start(make, queue, inputs, keywords), self._lifecycle
         )
 
     def async_stream(
@@ -243,7 +235,7 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         return _asyncio.stream(
-            lambda make, queue: self._start(make, queue, inputs, keywords),
+            lambda make, queue: self._starter.start(make, queue, inputs, keywords),
             self._lifecycle,
             max_pending,
         )
@@ -296,16 +288,18 @@ class Model:
         """
         lifecycle = self._lifecycle
         check_own_call(lifecycle.functions, self.name)
+        start_each = self._starter.start_each
         if ordered:
             return ResponseMap(
-                lambda item: self._start(Inference, lifecycle.queue, item, keywords),
+                lambda items: start_each(Inference, lifecycle.queue, items, keywords),
                 items,
                 in_flight,
+                lifecycle.queue,
                 return_errors=return_errors,
             )
         return CompletedMap(
-            lambda item, queue, results: self._start(
-                functools.partial(Mapped, results=results), queue, item, keywords
+            lambda items, queue, results: start_each(
+                functools.partial(Mapped, results=results), queue, items, keywords
             ),
             items,
             in_flight,
@@ -352,7 +346,7 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         return AsyncResponseMap(
-            lambda item, queue, results: self._start(
+            lambda item, queue, results: self._starter.start(
                 functools.partial(AwaitedMapped, results=results), queue, item, keywords
             ),
             items,
@@ -390,94 +384,12 @@ class Model:
         ``TRITONSERVER_InferenceRequestSetCorrelationIdString``,
         ``TRITONSERVER_InferenceRequestSetFlags``
         """
-        return _sequence.start(self._refresh(), self._start, self._lifecycle, id, end_inputs)
-
-    def _start(
-        self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
-        queue: CompletionQueue,
-        inputs: Inputs | Request,
-        keywords: RequestKeywords,
-    ) -> AnyInference:
-        """Submit an inference of any kind, whose completions go to any queue of the server's.
-
-        Args:
-            make: Makes the inference of queue, model name, request id and timeout.
-            queue: Of the server or, before this, added to its further ones.
-            inputs: As the user gave them.
-            keywords: See `Request`.
-        """
-        request = None
-        if isinstance(inputs, Request):
-            if keywords:
-                raise TypeError(f"a Request says all: no further {', '.join(keywords)}")
-            request, inputs = inputs, inputs.inputs
-        elif keywords:
-            request = Request(inputs, **keywords)
-        lifecycle = self._lifecycle
-        if make is not Inference:  # those are always waited for
-            check_own_call(lifecycle.functions, self.name)
-        lifecycle.queue.drain()
-        if lifecycle.left:
-            lifecycle.sweep()
-        spec = self._spec
-        if spec is None or self._epoch != lifecycle.epoch:
-            spec = self._refresh()
-        try:
-            return self._submit(make, queue, spec, inputs, request)
-        except InvalidArgumentError:
-            # The model may have been reloaded behind our back (control mode POLL, another handle
-            # on the repository): only what fails against fresh metadata is the caller's fault.
-            fresh = self._refresh()
-            if fresh == spec:
-                raise
-            return self._submit(make, queue, fresh, inputs, request)
-
-    def _submit(
-        self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
-        queue: CompletionQueue,
-        spec: ModelSpec,
-        inputs: Inputs,
-        request: Request | None,
-    ) -> AnyInference:
-        if type(inputs) is not dict:
-            inputs = self._mapping(spec, inputs)
-        names = tuple(inputs)
-        # Popping makes the template this call's own; it goes back when the call is through.
-        templates = self._templates.get(names)
-        try:
-            template = templates.pop()  # type: ignore[union-attr]
-        except (AttributeError, IndexError):
-            template = Template(spec, self.version, names)
-            templates = self._templates.setdefault(names, [])
-        if request is None:
-            inference = make(queue, self.name, "", None)
-        else:
-            inference = make(queue, self.name, request.request_id, request.timeout)
-        template.submit(self._lifecycle, inference, spec, inputs, request)
-        templates.append(template)  # type: ignore[union-attr]
-        return inference
-
-    def _mapping(self, spec: ModelSpec, inputs: Inputs) -> Mapping[str, object]:
-        if isinstance(inputs, Raw):
-            return {spec.only_input(): inputs}
-        if isinstance(inputs, Mapping):
-            return inputs
-        kind = type(inputs).__name__
-        raise TypeError(
-            f"model {self.name!r}: inputs must be a mapping of names to arrays, not {kind}"
+        return _sequence.start(
+            self._starter.refresh(), self._starter.start, self._lifecycle, id, end_inputs
         )
 
-    def _refresh(self) -> ModelSpec:
-        """Read what the model takes and gives, and forget what was made from it before."""
-        epoch = self._lifecycle.epoch
-        spec = ModelSpec.from_json(self.metadata(), self.config())
-        if spec != self._spec:
-            self._templates = {}
-            self._spec = spec
-        self._epoch = epoch
-        return self._spec
+    def _read_spec(self) -> ModelSpec:
+        return ModelSpec.from_json(self.metadata(), self.config())
 
     def _json(self, function: CFunction, *arguments: int) -> dict[str, JSON]:
         with self._lifecycle.use() as server:

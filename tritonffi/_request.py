@@ -26,7 +26,7 @@ from tritonffi._trace import Trace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tritonffi._completion import Inference
+    from tritonffi._completion import CompletionQueue, Inference
     from tritonffi._input import Pieces, Raw
     from tritonffi._native import CData
     from tritonffi._output import Out
@@ -183,6 +183,46 @@ class Submitter(Protocol):
         ...
 
 
+def submit_each(
+    server: Submitter, queue: CompletionQueue, described: list[tuple[Template, Inference]]
+) -> list[Exception | None]:
+    """Submit several inferences that are described, in one call of C.
+
+    Args:
+        server: Where to.
+        queue: Theirs.
+        described: Each with the template in which it is described.
+
+    Returns:
+        For each what went wrong, and then it is over; None: it is in flight.
+    """
+    handle = server.native
+    if handle is None:
+        for _, inference in described:
+            inference.leave()
+        return [server.refusal() for _ in described]
+    count = len(described)
+    requests = ffi.new("tffi_request *[]", [template.native for template, _ in described])
+    tokens = ffi.new("uint64_t[]", count)
+    errors = ffi.new("struct TRITONSERVER_Error *[]", count)
+    try:
+        lib.tffi_inference_submit_each(handle, requests, count, queue.native, tokens, errors)
+    finally:
+        # Also where a signal handler raises: what is in flight can be cancelled by its token then.
+        for i, (template, inference) in enumerate(described):
+            inference.token = tokens[i]
+            if inference.token == 0:
+                inference.leave()
+            elif server.native is None:
+                # Closed meanwhile: whoever did that has found no token to cancel it by.
+                inference.cancel()
+            template.clear()
+    return [
+        take_error(error, f"model {inference.model_name!r}") if error else None
+        for (_, inference), error in zip(described, errors, strict=True)
+    ]
+
+
 class Template:
     """The C structs of requests with the same input names to one model.
 
@@ -192,13 +232,15 @@ class Template:
 
     __slots__ = (
         "_datatypes",
+        "_extra",
         "_keep",
-        "_request",
         "_shapes",
+        "_special",
         "_tensors",
         "_token",
         "_whats",
         "names",
+        "native",
     )
 
     def __init__(self, spec: ModelSpec, version: int, names: tuple[str, ...]) -> None:
@@ -216,31 +258,31 @@ class Template:
             tensor.name = self._text(encode(name, "an input name"))
             tensor.datatype = int(DataType[self._datatypes[i]])
             tensor.memory_type = lib.TRITONSERVER_MEMORY_CPU
-        self._request = ffi.new("tffi_request *")
-        self._request.model_name = self._text(encode(spec.name, "a model name"))
-        self._request.model_version = version
-        self._request.inputs = self._tensors
-        self._request.input_count = len(names)
+        self.native = ffi.new("tffi_request *")
+        self.native.model_name = self._text(encode(spec.name, "a model name"))
+        self.native.model_version = version
+        self.native.inputs = self._tensors
+        self.native.input_count = len(names)
+        # What lives from `describe` to `clear`, for requests that say more than their inputs.
+        self._extra: object = None
+        self._special: tuple[list[tuple[int, Pieces]], object] | None = None
 
     def _text(self, text: bytes) -> CData:
         copy = ffi.new("char[]", text)
         self._keep.append(copy)
         return copy
 
-    def submit(
+    def describe(
         self,
-        server: Submitter,
         inference: Inference,
         spec: ModelSpec,
         inputs: Mapping[str, object],
         request: Request | None,
     ) -> None:
-        """Check, describe and submit.
+        """Check a request and write it into the C structs.
 
         Args:
-            server: Where to.
-            inference: Takes the pins and the token; its queue gets the completions. If this
-                raises, it is over.
+            inference: Takes the pins, and stands in its queue's table from then on.
             spec: What the inputs are checked against.
             inputs: Exactly the names of this template.
             request: What else is said; None: nothing.
@@ -266,12 +308,22 @@ class Template:
             shapes.append((name, shape))
             pins.append(pointer)
         spec.check_shapes(tuple(shapes))
-        native = self._request
-        extra = None if request is None else self._set_extra(spec, request, inference)
-        described = self._set_pieces(special, pins) if special else None
+        native = self.native
+        if request is not None:
+            self._extra = self._set_extra(spec, request, inference)
+        if special:
+            self._special = special, self._set_pieces(special, pins)
         inference.enter(pins)
         native.key = inference.key
         native.max_pending = inference.max_pending
+
+    def submit(self, server: Submitter, inference: Inference) -> None:
+        """Submit what was described.
+
+        Args:
+            server: Where to.
+            inference: Takes the token; its queue gets the completions. If this raises, it is over.
+        """
         # Looked at only now: whoever closes the server clears this first and then waits for all
         # that stand in the table.
         handle = server.native
@@ -280,17 +332,24 @@ class Template:
             raise server.refusal()
         # A signal handler may raise as soon as the C call returns. The inference is then in flight
         # without a token, but its pins are in the table until its completion has come.
-        error = lib.tffi_inference_submit(handle, native, inference.queue.native, self._token)
+        error = lib.tffi_inference_submit(handle, self.native, inference.queue.native, self._token)
         if error:
             inference.leave()
-            raise take_error(error, f"model {spec.name!r}")
+            raise take_error(error, f"model {inference.model_name!r}")
         inference.token = self._token[0]
         if server.native is None:
             # Closed meanwhile: whoever did that has found no token to cancel it by.
             inference.cancel()
-        if extra is not None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what the last request said beside its inputs."""
+        if self._extra is not None:
+            self._extra = None
             self._clear_extra()
-        if described is not None:
+        if self._special is not None:
+            special, _ = self._special
+            self._special = None
             self._clear_pieces(special)
 
     def _pieces(self, value: object, spec: ModelSpec, i: int) -> Pieces | None:
@@ -299,7 +358,7 @@ class Template:
 
     def _set_pieces(self, special: list[tuple[int, Pieces]], pins: list[CData]) -> object:
         """Write the inputs that come in pieces; returns what must live until the submission."""
-        native = self._request
+        native = self.native
         made = []
         keep: list[object] = []
         for i, pieces in special:
@@ -328,13 +387,13 @@ class Template:
         return keep
 
     def _clear_pieces(self, special: list[tuple[int, Pieces]]) -> None:
-        self._request.piece_count = 0
+        self.native.piece_count = 0
         for i, _ in special:
             self._tensors[i].datatype = int(DataType[self._datatypes[i]])
 
     def _set_extra(self, spec: ModelSpec, request: Request, inference: Inference) -> object:
         """Write what goes with the inputs; returns what must live until the submission."""
-        native = self._request
+        native = self.native
         keep: list[object] = []
 
         def text(value: str, what: str) -> CData:
@@ -381,7 +440,7 @@ class Template:
         return keep
 
     def _clear_extra(self) -> None:
-        native = self._request
+        native = self.native
         native.request_id = native.correlation_text = native.trace = ffi.NULL
         native.correlation_id = native.priority = native.timeout_us = native.flags = 0
         native.output_count = native.parameter_count = 0
