@@ -58,7 +58,7 @@ class Starter:
         self,
         make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
         queue: CompletionQueue,
-        item: Inputs | Request,
+        inputs: Inputs | Request,
         keywords: RequestKeywords,
     ) -> AnyInference:
         """Submit an inference of any kind, whose completions go to any queue of the server's.
@@ -66,21 +66,21 @@ class Starter:
         Args:
             make: Makes the inference of queue, model name, request id and timeout.
             queue: Of the server or, before this, added to its further ones.
-            item: As the user gave it.
+            inputs: As the user gave them.
             keywords: See `Request`.
         """
-        inputs, request = self._read_item(item, keywords)
+        read, request = self._read_item(inputs, keywords)
         self._take_what_came()
         spec = self.spec()
         try:
-            return self._submit(make, queue, spec, inputs, request)
+            return self._submit(make, queue, spec, read, request)
         except InvalidArgumentError:
             # The model may have been reloaded behind our back (control mode POLL, another handle
             # on the repository): only what fails against fresh metadata is the caller's fault.
             fresh = self.refresh()
             if fresh == spec:
                 raise
-            return self._submit(make, queue, fresh, inputs, request)
+            return self._submit(make, queue, fresh, read, request)
 
     def start_each(
         self,
