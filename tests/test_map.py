@@ -95,7 +95,8 @@ def test_items_are_read_when_there_is_room(echo, ordered):
         for taken in range(1, 20):
             next(responses)
             assert len(seen) <= taken + 3
-        assert len(seen) == 19 + 3
+        # What is ready is handed out before the row is filled again, from half of it on.
+        assert 19 <= len(seen) <= 19 + 3
 
 
 @ORDERS

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._completion import Inference
 from tritonffi._errors import InvalidArgumentError
+from tritonffi._functions import check_own_call
 from tritonffi._input import Raw
 from tritonffi._request import Request, Template, submit_each
 
@@ -70,6 +71,8 @@ class Starter:
             keywords: See `Request`.
         """
         read, request = self._read_item(inputs, keywords)
+        if make is not Inference:  # those are always waited for
+            check_own_call(self._lifecycle.functions, self._name)
         self._take_what_came()
         spec = self.spec()
         try:
