@@ -238,7 +238,7 @@ class FunctionModel:
             function = self._function
             return function is not None and lib.tffi_function_executing(function) > 0
 
-    def close(self, timeout: float = _JOIN_TIMEOUT) -> bool:
+    def close(self, timeout: float = _JOIN_TIMEOUT, *, for_calls: bool = True) -> bool:
         """
         Have the workers leave, which they do as soon as Triton has let the model go.
 
@@ -248,6 +248,7 @@ class FunctionModel:
         Args:
             timeout: How many seconds to wait for them. After `abandon`, those in a call are not
                 waited for.
+            for_calls: Whether those in a call are waited for before that.
 
         Returns:
             Whether all have left.
@@ -260,7 +261,7 @@ class FunctionModel:
             self._release_if_over()
         deadline = time.monotonic() + timeout
         for worker in workers:
-            if not (self._is_abandoned and worker in self._busy):
+            if worker not in self._busy or (for_calls and not self._is_abandoned):
                 worker.join(max(0.0, deadline - time.monotonic()))
         return self._function is None
 

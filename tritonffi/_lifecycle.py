@@ -362,9 +362,9 @@ class Lifecycle:
             _log.capture.unwatch()
 
     def retire(self, function: FunctionModel) -> None:
-        """Let a function model go that no name stands for; a call of it is not waited for long."""
+        """Let a function model go that no name stands for; a call of it is not waited for."""
         self.retired = [model for model in self.retired if not model.close(0)]
-        if not function.close(_GRACE_S):
+        if not function.close(for_calls=False):
             self.retired.append(function)
 
     def _all_functions(self) -> list[FunctionModel]:
