@@ -21,6 +21,28 @@ static struct {
   trace_family *families;
 } idle = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+static void before_fork(void)
+{
+  pthread_mutex_lock(&idle.lock);
+}
+
+static void after_fork_in_parent(void)
+{
+  pthread_mutex_unlock(&idle.lock);
+}
+
+static void after_fork_in_child(void)
+{
+  /* The lock of any of them may be held by a thread that is not there. */
+  idle.families = NULL;
+  pthread_mutex_unlock(&idle.lock);
+}
+
+__attribute__((constructor)) static void handle_forks(void)
+{
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
 static void discard(struct TRITONSERVER_Error *error)
 {
   if (error != NULL) {
@@ -48,6 +70,7 @@ trace_family *trace_family_take(void)
     pthread_mutexattr_destroy(&attributes);
     tffi_cond_init(&taken->changed);
   }
+  taken->forks = tffi_forks;
   return taken;
 }
 

@@ -38,6 +38,7 @@ struct trace_family {
   size_t bytes_left;
   uint64_t dropped;
   const char *reporting; /* name of the activity that tffi_trace_report is at */
+  uint32_t forks;        /* as the process's when it was taken; in a forked child nobody touches it */
   trace_family *next_free;
 };
 

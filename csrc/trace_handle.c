@@ -18,6 +18,17 @@ static struct TRITONSERVER_Error *no_memory(void)
   return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one more trace");
 }
 
+/* Whether it was made before a fork: its lock may be held by a thread that is not there. */
+static bool is_parents(const tffi_trace *trace)
+{
+  return trace->family->forks != tffi_forks;
+}
+
+static struct TRITONSERVER_Error *not_ours(void)
+{
+  return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "the trace belongs to the parent of this process");
+}
+
 struct TRITONSERVER_Error *tffi_trace_new(uint32_t level, uint64_t parent_id, uint64_t max_activities,
                                           size_t max_bytes, tffi_trace **trace)
 {
@@ -55,10 +66,13 @@ struct TRITONSERVER_Error *tffi_trace_new(uint32_t level, uint64_t parent_id, ui
 
 struct TRITONSERVER_Error *tffi_trace_spawn(tffi_trace *parent, tffi_trace **child)
 {
+  *child = NULL;
+  if (is_parents(parent)) {
+    return not_ours();
+  }
   trace_family *in = parent->family;
   struct TRITONSERVER_Error *error = NULL;
   struct TRITONSERVER_InferenceTrace *native = NULL;
-  *child = NULL;
   pthread_mutex_lock(&in->lock);
   if (parent->native == NULL) {
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "the trace is over and has no more children");
@@ -80,6 +94,9 @@ struct TRITONSERVER_Error *tffi_trace_spawn(tffi_trace *parent, tffi_trace **chi
 
 void tffi_trace_close(tffi_trace *trace)
 {
+  if (is_parents(trace)) {
+    return;
+  }
   trace_family *in = trace->family;
   pthread_mutex_lock(&in->lock);
   if (trace->stage == TRACE_MADE) {
@@ -91,6 +108,9 @@ void tffi_trace_close(tffi_trace *trace)
 
 void tffi_trace_release(tffi_trace *trace)
 {
+  if (is_parents(trace)) {
+    return;
+  }
   tffi_trace_close(trace);
   pthread_mutex_lock(&trace->family->lock);
   trace_family_unlock_and_release(trace->family);
@@ -98,6 +118,9 @@ void tffi_trace_release(tffi_trace *trace)
 
 struct TRITONSERVER_Error *tffi_trace_set_context(tffi_trace *trace, const char *context)
 {
+  if (is_parents(trace)) {
+    return not_ours();
+  }
   struct TRITONSERVER_Error *error = NULL;
   pthread_mutex_lock(&trace->family->lock);
   if (trace->stage == TRACE_MADE) {
@@ -113,6 +136,10 @@ struct TRITONSERVER_Error *tffi_trace_set_context(tffi_trace *trace, const char 
 struct TRITONSERVER_Error *tffi_trace_report(tffi_trace *trace, uint64_t timestamp_ns, const char *name,
                                              bool *reported)
 {
+  *reported = false;
+  if (is_parents(trace)) {
+    return not_ours();
+  }
   trace_family *in = trace->family;
   struct TRITONSERVER_Error *error = NULL;
   pthread_mutex_lock(&in->lock);
@@ -131,6 +158,9 @@ struct TRITONSERVER_Error *tffi_trace_report(tffi_trace *trace, uint64_t timesta
 
 tffi_trace_state tffi_trace_wait(tffi_trace *trace, int64_t timeout_ns)
 {
+  if (is_parents(trace)) {
+    return TFFI_TRACE_PARENTS;
+  }
   trace_family *in = trace->family;
   const struct timespec at = tffi_deadline(timeout_ns);
   int result = 0;
@@ -150,6 +180,9 @@ tffi_trace_state tffi_trace_wait(tffi_trace *trace, int64_t timeout_ns)
 
 const tffi_trace_info *tffi_trace_member(tffi_trace *trace, uint32_t index)
 {
+  if (is_parents(trace)) {
+    return NULL;
+  }
   const tffi_trace_info *info = NULL;
   pthread_mutex_lock(&trace->family->lock);
   if (index < trace->family->member_count) {
@@ -166,6 +199,9 @@ uint64_t tffi_trace_id(const tffi_trace *trace)
 
 uint64_t tffi_trace_dropped(tffi_trace *trace)
 {
+  if (is_parents(trace)) {
+    return 0;
+  }
   pthread_mutex_lock(&trace->family->lock);
   const uint64_t dropped = trace->family->dropped;
   pthread_mutex_unlock(&trace->family->lock);
@@ -174,8 +210,11 @@ uint64_t tffi_trace_dropped(tffi_trace *trace)
 
 struct TRITONSERVER_Error *tffi_trace_give(tffi_trace *trace, struct TRITONSERVER_InferenceTrace **native)
 {
-  struct TRITONSERVER_Error *error = NULL;
   *native = NULL;
+  if (is_parents(trace)) {
+    return not_ours();
+  }
+  struct TRITONSERVER_Error *error = NULL;
   pthread_mutex_lock(&trace->family->lock);
   if (trace->stage == TRACE_MADE) {
     trace->stage = TRACE_GIVEN;

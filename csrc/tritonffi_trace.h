@@ -31,7 +31,8 @@ typedef struct {
 typedef enum {
   TFFI_TRACE_UNUSED = 0, /* not given to an inference */
   TFFI_TRACE_ALIVE = 1,  /* Triton has it, or one of its children */
-  TFFI_TRACE_OVER = 2
+  TFFI_TRACE_OVER = 2,
+  TFFI_TRACE_PARENTS = 3 /* made before the process was forked: all of the following do nothing, or fail */
 } tffi_trace_state;
 
 /*

@@ -56,7 +56,7 @@ def build(folder, table, name, sanitizer, *flags):
     """Build a driver and the library that it loads, and return how to run it."""
     flags += SANITIZERS[sanitizer]
     library, program = folder / "libfake.so", folder / name
-    cc(*flags, "-shared", "-fPIC", NATIVE / "fake_triton.c", "-o", library)
+    cc(*flags, "-shared", "-fPIC", *sorted(NATIVE.glob("fake_*.c")), "-o", library)
     sources = [*sorted((ROOT / "csrc").glob("*.c")), NATIVE / "driver.c", NATIVE / f"{name}.c"]
     cc(*flags, *sources, table, "-ldl", "-o", program)
     # ThreadSanitizer of GCC before 14 does not start where addresses are random by many bits.
@@ -79,6 +79,12 @@ def run(command, *arguments):
 def test_any_order_of_threads_is_right(tmp_path, table, sanitizer):
     """Final before release and after, inline, many producers, waiters, cancels, closes."""
     run(build(tmp_path, table, "threads", sanitizer), "threads")
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_traces_are_released_once_by_any_thread(tmp_path, table, sanitizer):
+    """Parents before children and after, children unheard of, late reports, failures."""
+    run(build(tmp_path, table, "traces", sanitizer))
 
 
 def test_a_forked_child_never_waits_for_a_thread_that_is_not_there(tmp_path, table):

@@ -8,6 +8,10 @@ missing leaves one there. A second one would find no trace, or crash.
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 
 import _backend
@@ -257,6 +261,73 @@ def test_what_was_never_used_is_deleted(server):
     child = parent.spawn_child().spawn_child()
     del parent
     assert child.spawn_child().id > child.id
+
+
+FORK = """
+import os, sys, threading, tritonffi
+entered, may_go = threading.Event(), threading.Event()
+def held(x):
+    entered.set()
+    assert may_go.wait(30)
+    return {"y": x}
+with tritonffi.Server() as server:
+    spec = ("FP32", [-1])
+    model = server.load_function("held", held, inputs={"x": spec}, outputs={"y": spec})
+    trace, unused = tritonffi.Trace(), tritonffi.Trace()
+    family = tritonffi.MetricFamily(tritonffi.MetricKind.COUNTER, "forked_total")
+    family.metric().increment()
+    inference = model.submit({"x": [1.0]}, trace=trace)
+    assert entered.wait(30)
+    child = os.fork()
+    if child == 0:
+        calls = [trace.wait, trace.record, trace.spawn_child, lambda: trace.report_activity("x")]
+        for call in calls:
+            try:
+                call()
+            except (tritonffi.ClosedError, tritonffi.UnavailableError) as error:
+                assert "the parent of this process" in str(error), error
+            else:
+                os._exit(1)
+        assert "of the parent process" in repr(unused)
+        trace.close()
+        del calls, call, trace, unused
+        tritonffi.Trace().close()
+        family.metric().increment()
+        os._exit(0 if family.metric().value() == 2 else 2)
+    assert os.waitpid(child, 0)[1] == 0
+    may_go.set()
+    inference.result()
+    assert trace.record(timeout=30).model_name == "held"
+    assert family.metric().value() == 1
+"""
+
+
+def test_a_forked_child_leaves_traces_alone(library):
+    """They are the parent's, who goes on with them; new ones, and metrics, work."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", FORK],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"TRITONFFI_LIBRARY": str(library.path)},
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_ctrl_c_ends_a_wait(echo, gate):
+    """On the main thread, where signal handlers run between two slices of the wait."""
+    trace = Trace()
+    inference = echo.submit(ONE, trace=trace, parameters={"hold": "start"})
+    gate.wait()
+    timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        trace.wait()
+    timer.join()
+    gate.open()
+    inference.result()
+    assert trace.wait(30)
 
 
 def test_many_threads(chain_server):

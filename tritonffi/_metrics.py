@@ -13,6 +13,7 @@ Triton leaves three things to its callers, which are taken care of here:
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 from collections.abc import Iterable, Mapping
@@ -77,6 +78,17 @@ _families: dict[str, _Shared] = {}
 # Of every name that has been used: Triton never forgets one.
 _kinds: dict[str, MetricKind] = {}
 _families_lock = threading.RLock()
+
+
+def _forked() -> None:
+    """In a forked child: the locks may be held by threads that are not there."""
+    global _families_lock  # noqa: PLW0603
+    _families_lock = threading.RLock()
+    for shared in _families.values():
+        shared.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class MetricFamily:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tritonffi._call import check, encode
 from tritonffi._enums import TraceLevel
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import ClosedError, InvalidArgumentError
 from tritonffi._native import ffi, lib
 from tritonffi._trace_record import Family, TraceRecord, write_chrome
 
@@ -119,6 +119,7 @@ class Trace:
             lib.TFFI_TRACE_UNUSED: "not used",
             lib.TFFI_TRACE_ALIVE: "in flight",
             lib.TFFI_TRACE_OVER: "over",
+            lib.TFFI_TRACE_PARENTS: "of the parent process",
         }[lib.tffi_trace_wait(self.native, 0)]
         return f"<Trace {self._id}, {state}>"
 
@@ -187,6 +188,7 @@ class Trace:
 
         Raises:
             InvalidArgumentError: The trace was given to no inference, so nothing would come.
+            ClosedError: The process was forked since the trace was made.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -201,6 +203,8 @@ class Trace:
                 raise InvalidArgumentError(f"trace {self._id} was given to no inference")
             if state == lib.TFFI_TRACE_OVER:
                 return True
+            if state == lib.TFFI_TRACE_PARENTS:
+                raise ClosedError(f"trace {self._id} belongs to the parent of this process")
             if last and deadline is not None and time.monotonic() >= deadline:
                 return False
 
