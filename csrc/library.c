@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "imports.h"
 #include "tritonffi.h"
@@ -278,4 +279,16 @@ bool tffi_library_is_self(const char *path, char *message, size_t message_size)
      does not look at the file again when Triton asks for it. */
   dlclose(own);
   return same;
+}
+
+static void leave(int status, void *unused)
+{
+  (void)unused;
+  fflush(NULL);
+  _exit(status);
+}
+
+void tffi_library_forked(void)
+{
+  on_exit(leave, NULL);
 }

@@ -106,6 +106,12 @@ uint32_t tffi_library_functions(const char *const **names);
  */
 bool tffi_library_is_self(const char *path, char *message, size_t message_size);
 
+/*
+ * For a forked child of a process in which Triton has run: at the end of the process the library's static destructors
+ * are not run. They join threads that are not there, and abort as soon as the child has had a thread of its own.
+ */
+void tffi_library_forked(void);
+
 /* buffer.c: output memory */
 
 /*

@@ -207,3 +207,96 @@ def test_ctrl_c_ends_a_load(run):
         """
     )
     assert out == "left\n"
+
+
+def test_a_forked_child_is_told_about_what_was_in_flight(run):
+    """It raises where it would wait for an inference of the parent's, and drops arrays freely."""
+    out = run(
+        """
+        server = start()
+        model = server.model('echo')
+        held = [model.infer({'INPUT0': np.zeros(5000, np.float32)}) for _ in range(3)]
+        pending = model.submit({'INPUT0': [1.0]}, parameters={'hold': 'start'})
+        at_gate = gate()
+        at_gate.wait()
+        warnings.simplefilter('ignore', DeprecationWarning)
+        child = os.fork()
+        if child == 0:
+            began = time.monotonic()
+            for call in (pending.result, pending.wait):
+                try:
+                    call()
+                except tritonffi.ClosedError as error:
+                    assert 'forked child' in str(error), error
+                else:
+                    raise AssertionError('it went through')
+            assert not pending.cancel()
+            held.clear()
+            assert time.monotonic() - began < 1
+            try:
+                start()
+            except tritonffi.UnsupportedError as error:
+                assert "use the 'spawn' method" in str(error), error
+            else:
+                raise AssertionError('it started, and would abort in the end')
+            sys.exit(7)
+        _, status = os.waitpid(child, 0)
+        at_gate.open()
+        print(os.waitstatus_to_exitcode(status), pending.result()['OUTPUT0'])
+        server.close()
+        """
+    )
+    assert out == "7 [1.]\n"
+
+
+@pytest.mark.parametrize("loaded", ["", "tritonffi.capi"])
+def test_a_child_forked_before_the_first_start_may_start_one(run, loaded):
+    """Importing, and loading the library, does no harm to later forks."""
+    out = run(
+        f"""
+        {loaded and "import " + loaded}
+        child = os.fork()
+        with start() as server:
+            assert server.model('echo').infer({{'INPUT0': [1.0]}})['OUTPUT0'].tolist() == [1.0]
+        os.write(1, b'well ')
+        if child:
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0, status
+        """
+    )
+    assert out == "well well "
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_multiprocessing_works_by_spawn_and_refuses_by_fork(run, tmp_path, method):
+    """A pool of spawned workers has servers of its own; a forked one says what to do instead."""
+    (tmp_path / "worker.py").write_text(
+        PREAMBLE
+        + textwrap.dedent(
+            """
+            def work(repository, backends, number):
+                try:
+                    server = tritonffi.Server(repository, backend_directory=backends)
+                except tritonffi.UnsupportedError as error:
+                    return "spawn" if "use the 'spawn'" in str(error) else str(error)
+                with server:
+                    out = server.model("echo").infer({"INPUT0": [float(number)]})["OUTPUT0"]
+                return out.tolist()
+            """
+        )
+    )
+    out = run(
+        f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        import multiprocessing, worker
+        warnings.simplefilter('ignore', DeprecationWarning)
+        if __name__ == '__main__':
+            with start() as server:
+                context = multiprocessing.get_context({method!r})
+                with context.Pool(2) as pool:
+                    work = [(REPOSITORY, BACKENDS, i) for i in range(2)]
+                    print(pool.starmap(worker.work, work))
+                print(server.model('echo').infer({{'INPUT0': [5.0]}})['OUTPUT0'].tolist())
+        """
+    )
+    assert out == ("[[0.0], [1.0]]" if method == "spawn" else "['spawn', 'spawn']") + "\n[5.0]\n"

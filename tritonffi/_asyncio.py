@@ -124,7 +124,7 @@ class Awaited(Inference):
         loop = asyncio.get_running_loop()
         while not is_ready():
             if self.queue.is_given_up:
-                raise ClosedError(f"model {self.model_name!r}: the server was closed meanwhile")
+                raise ClosedError(f"model {self.model_name!r}: {self.queue.reason}")
             waiter = loop.create_future()
             self._waiters.append(waiter)
             timer = None

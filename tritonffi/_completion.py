@@ -65,6 +65,13 @@ def _slice(deadline: float | None) -> int:
     return nanoseconds
 
 
+def _token_of(inference: Inference) -> int:
+    """Return the token; also where a signal came between its making and its storing."""
+    if inference.token or inference.submitting is None:
+        return inference.token
+    return int(inference.submitting[0])
+
+
 class CompletionQueue:
     """Where the completions of a group of inferences arrive.
 
@@ -77,6 +84,7 @@ class CompletionQueue:
             inference, by key and number.
         left: The server's queues at which nobody may be waiting any more.
         is_given_up: Whether the server stopped waiting for what is still in flight.
+        reason: Why it did, for those who go on waiting.
     """
 
     __slots__ = (
@@ -88,6 +96,7 @@ class CompletionQueue:
         "left",
         "native",
         "next_key",
+        "reason",
         "wakes",
     )
 
@@ -103,6 +112,7 @@ class CompletionQueue:
         self.early: dict[tuple[int, int], tuple[Response | TritonError | None, bool]] = {}
         self.next_key = itertools.count(1).__next__
         self.is_given_up = False
+        self.reason = "the server was closed meanwhile"
         self._is_left = False
         self.left: dict[CompletionQueue, None] = {}
 
@@ -123,14 +133,12 @@ class CompletionQueue:
         Returns:
             False when the deadline passed first. True also where the waiter was only woken up.
         """
-        token = inference.token
+        token = _token_of(inference)
         if wakes is None:
             wakes = self.wakes[0]
         while not inference.is_over:
             if self.is_given_up:
-                raise ClosedError(
-                    f"model {inference.model_name!r}: the server was closed meanwhile"
-                )
+                raise ClosedError(f"model {inference.model_name!r}: {self.reason}")
             timeout_ns = _slice(deadline)
             result = self._collect(lib.tffi_inference_wait, token, wakes, timeout_ns)
             if result == _READY:
@@ -141,8 +149,11 @@ class CompletionQueue:
                 return True
             if result == _GONE and not inference.is_over:
                 # Another thread has taken the completions and is about to deliver them: it needs
-                # the GIL for that.
+                # the GIL for that. Or it is being submitted, and has no token yet.
+                if timeout_ns >= 0 and deadline is not None and time.monotonic() >= deadline:
+                    return False
                 time.sleep(0)
+                token = _token_of(inference)
         return True
 
     def wait_any(self, deadline: float | None, wakes: int) -> bool:
@@ -162,7 +173,7 @@ class CompletionQueue:
                 return True
             if result == _TIMEOUT and timeout_ns == 0:
                 return False
-        raise ClosedError("the server was closed meanwhile")
+        raise ClosedError(self.reason)
 
     def settle(self, deadline: float) -> bool:
         """Wait until nothing is in flight; False when the deadline passed first.
@@ -179,7 +190,7 @@ class CompletionQueue:
     def _settle(self, deadline: float) -> bool:
         while self.in_flight:
             for inference in list(self.in_flight.values()):
-                if inference.token:
+                if _token_of(inference):
                     if not self.wait(inference, deadline):
                         return False
                 else:
@@ -243,6 +254,7 @@ class Inference:
         request_id: The id given with the request.
         is_over: Whether the last response is there and Triton is through with the inputs.
         token: The C handle; harmless when it is stale.
+        submitting: Where C writes the token, before anyone could have stored it here.
         wanted: What is wanted of the outputs, until it is over; None: nothing special.
 
     C: ``TRITONSERVER_ServerInferAsync``
@@ -259,6 +271,7 @@ class Inference:
         "model_name",
         "queue",
         "request_id",
+        "submitting",
         "token",
         "wanted",
     )
@@ -273,6 +286,7 @@ class Inference:
         self.request_id = request_id
         self.is_over = False
         self.token = 0
+        self.submitting: CData = None
         self.key = 0
         self.queue = queue
         self._pins: object = None
@@ -419,7 +433,7 @@ class Inference:
 
         C: ``TRITONSERVER_InferenceRequestCancel``
         """
-        return bool(lib.tffi_inference_cancel(self.token))
+        return bool(lib.tffi_inference_cancel(_token_of(self)))
 
     def wake(self) -> None:
         """Wake the tasks that wait for it; where there is an event loop there may be some."""
@@ -433,7 +447,7 @@ class Inference:
 
         C: ``TRITONSERVER_InferenceRequestIsCancelled``
         """
-        return bool(lib.tffi_inference_is_cancelled(self.token))
+        return bool(lib.tffi_inference_is_cancelled(_token_of(self)))
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "in flight"

@@ -187,6 +187,11 @@ def load(library: _PathLike | None = None) -> Library:
         return _loaded
 
 
+def forked() -> None:
+    """Have this process, a fork of one in which Triton has run, end without a word from Triton."""
+    lib.tffi_library_forked()
+
+
 def assemble_backends(
     folder: Path, library: Library, user_directories: Sequence[_PathLike] = ()
 ) -> Path:

@@ -18,7 +18,8 @@ import tempfile
 import threading
 import time
 import weakref
-from contextlib import contextmanager, suppress
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -87,7 +88,7 @@ class Lifecycle:
         self.loops: weakref.WeakKeyDictionary[AbstractEventLoop, LoopQueue] = (
             weakref.WeakKeyDictionary()
         )
-        self._sweeping = threading.Lock()
+        self._sweeping = threading.RLock()
         self.options = options
         self.functions: dict[str, FunctionModel] = {}
         self.retired: list[FunctionModel] = []
@@ -101,7 +102,10 @@ class Lifecycle:
         self._handle: CData = None
         self._pid = os.getpid()
         self._closing = threading.RLock()
-        self._users = 0
+        self._stopping = threading.Lock()  # over the next two; only who stops waits for it
+        self._is_stopped = False
+        self._stop_error: TritonError | None = None
+        self._users: Counter[int] = Counter()  # by thread
         self._users_changed = threading.Condition()
         self._refusal = "has not been started"
 
@@ -189,7 +193,7 @@ class Lifecycle:
         if os.getpid() != self._pid:
             return ClosedError(
                 f"server {self.name!r} belongs to process {self._pid}; a forked child cannot use "
-                "it: start one in the child, or use the 'spawn' method of multiprocessing"
+                "it, nor start one: use the 'spawn' method of multiprocessing"
             )
         return ClosedError(f"server {self.name!r} {self._refusal}")
 
@@ -200,12 +204,15 @@ class Lifecycle:
             handle = self.native
             if handle is None:
                 raise self.refusal()
-            self._users += 1
+            me = threading.get_ident()
+            self._users[me] += 1
         try:
             yield handle
         finally:
             with self._users_changed:
-                self._users -= 1
+                self._users[me] -= 1
+                if not self._users[me]:
+                    del self._users[me]
                 self._users_changed.notify_all()
 
     def sweep(self) -> None:
@@ -236,6 +243,10 @@ class Lifecycle:
         if self.queues.pop(queue, self) is None:
             queue.close()
 
+    def discard_folder(self) -> None:
+        """Remove the private folder of a server that the process ends with."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     @property
     def is_closed(self) -> bool:
         """Whether it takes no calls any more."""
@@ -246,9 +257,10 @@ class Lifecycle:
         self.native = None
         self._closing = threading.RLock()
         self._users_changed = threading.Condition()
-        self._sweeping = threading.Lock()
-        for queue in (self.queue, *self.queues):
+        self._sweeping = threading.RLock()
+        for queue in (self.queue, *tuple(self.queues)):
             queue.is_given_up = True
+            queue.reason = str(self.refusal())
 
     def index(self, handle: CData) -> list[dict[str, str]]:
         """Read the model index.
@@ -324,8 +336,8 @@ class Lifecycle:
             timeout: Seconds for all of it; None is the server's ``exit_timeout``.
 
         Raises:
-            TritonError: Triton could not stop. The server is left behind, and is not deleted.
-            TimeoutError: The stop goes on in the background.
+            TimeoutError: A model has not let go, or the stop goes on in the background. Call again.
+            TritonError: Triton could not stop, and never will: the server is left behind.
         """
         if os.getpid() != self._pid:
             return
@@ -338,17 +350,25 @@ class Lifecycle:
             self._refusal = "is closed"
             self.native = None
             self._drain(deadline)
-            if self.options.model_control_mode is ModelControlMode.EXPLICIT:
-                with suppress(TritonError):
-                    self._unload_all(handle, deadline)
+            if (
+                self.options.model_control_mode is ModelControlMode.EXPLICIT
+                and self._stop_error is None
+                and not self._stopping.locked()
+            ):
+                self._unload_all(handle, deadline, limit)
+            mark = _log.capture.mark()
             seconds = max(1, round(deadline - time.monotonic()))
             if self._library.stubs is not None and _python_backend.is_lost():
                 seconds = 1  # more would help nobody
-            interruptible(
-                lambda: self._stop(handle, seconds),
-                f"stopping server {self.name!r}",
-                timeout=None if timeout is None else seconds + 1.0,
-            )
+            try:
+                interruptible(
+                    lambda: self._stop(handle, seconds),
+                    f"stopping server {self.name!r}",
+                    timeout=None if timeout is None else seconds + 1.0,
+                )
+            except TritonError as error:
+                self.explain(error, mark)
+                raise
             self._handle = None
             for function in self._all_functions():
                 function.close()
@@ -383,11 +403,13 @@ class Lifecycle:
                 if not queue.settle(deadline):
                     queue.give_up()
         with self._users_changed:
+            # Not for this thread's own calls: a signal handler may have interrupted one.
             self._users_changed.wait_for(
-                lambda: self._users == 0, max(0.0, deadline - time.monotonic())
+                lambda: not self._users.keys() - {threading.get_ident()},
+                max(0.0, deadline - time.monotonic()),
             )
 
-    def _unload_all(self, handle: CData, deadline: float) -> None:
+    def _unload_all(self, handle: CData, deadline: float, limit: float) -> None:
         loaded = self.loaded(handle) | self.hidden
         # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
         in_order = sorted(loaded, key=lambda name: (not self._is_ensemble(handle, name), name))
@@ -396,7 +418,23 @@ class Lifecycle:
                 error = lib.TRITONSERVER_ServerUnloadModel(handle, name.encode())
                 if error:
                     logger.debug("%s", take_error(error, f"model {name!r}"))
-        self.wait_unloaded(handle, None, deadline)
+        if not self.wait_unloaded(handle, None, deadline):
+            # Not a word to Triton: after one stop in vain it takes no second one, and says that it
+            # has stopped. This way `close` can be called again.
+            raise TimeoutError(
+                f"server {self.name!r} did not stop within {limit:g} seconds: "
+                f"{self._still_there(handle)}; close() may be called again"
+            )
+
+    def _still_there(self, handle: CData) -> str:
+        """Say which models have not let go, and what of ours is in flight there."""
+        counts = Counter(inference.model_name for inference in self._inferences())
+        return ", ".join(
+            f"model {entry['name']!r} (version {entry.get('version', '?')}) is {entry['state']} "
+            f"with {counts[entry['name']]} inferences in flight"
+            for entry in self.index(handle)
+            if entry.get("state") in _ALIVE
+        )
 
     def _is_ensemble(self, handle: CData, name: str) -> bool:
         try:
@@ -408,13 +446,21 @@ class Lifecycle:
         return config.get("platform") == "ensemble"
 
     def _stop(self, handle: CData, seconds: int) -> None:
-        mark = _log.capture.mark()
-        try:
-            check(lib.TRITONSERVER_ServerSetExitTimeout(handle, seconds), f"server {self.name!r}")
-            check(lib.TRITONSERVER_ServerStop(handle), f"server {self.name!r}: it did not stop")
-        except TritonError as error:
-            self.explain(error, mark)
-            raise
+        """Stop it once: a second stop returns at once from Triton, as if the first was through."""
+        with self._stopping:
+            if self._is_stopped:
+                return
+            if self._stop_error is None:
+                what = f"server {self.name!r}"
+                try:
+                    check(lib.TRITONSERVER_ServerSetExitTimeout(handle, seconds), what)
+                    check(lib.TRITONSERVER_ServerStop(handle), f"{what}: it did not stop")
+                except TritonError as error:
+                    self._stop_error = error
+                else:
+                    self._is_stopped = True
+                    return
+            raise type(self._stop_error)(str(self._stop_error))
 
 
 def _log_settings(options: ServerOptions) -> LogSettings:

@@ -103,7 +103,9 @@ class LogCapture:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()  # over the file and what was read of it
+        # Reentrant, as other locks here: a signal handler, or the garbage collector with a server
+        # that was dropped, may run `Server.close` in the midst of it.
+        self._lock = threading.RLock()  # over the file and what was read of it
         self._fd = -1
         self._held = 0
         self.in_use = True  # False: Triton writes to a file of the user's
@@ -116,7 +118,7 @@ class LogCapture:
         self._deliverer = 0
         self._pending.clear()
         self._dropped = 0
-        self._watching = threading.Lock()  # over the thread and its descriptors
+        self._watching = threading.RLock()  # over the thread and its descriptors
         self._watchers = 0
         self._thread: threading.Thread | None = None
         self._end = -1

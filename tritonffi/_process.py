@@ -17,8 +17,9 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tritonffi import _log, _python_backend
+from tritonffi import _library, _log, _python_backend
 from tritonffi._call import take_error
+from tritonffi._errors import UnsupportedError
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
@@ -39,15 +40,28 @@ class Process:
     """The servers of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
         self._starting = 0
         self._running: set[CData] = set()
         self._stopped: list[tuple[CData, Path | None]] = []
+        self._has_started = False
+        self._is_spoiled = False
 
     @contextmanager
     def starting(self) -> Iterator[Callable[[CData], None]]:
-        """Start a server meanwhile; none is deleted. Gives what takes the handle of the new one."""
+        """Start a server meanwhile; none is deleted. Gives what takes the handle of the new one.
+
+        Raises:
+            UnsupportedError: This is a fork of a process that had one.
+        """
+        if self._is_spoiled:
+            raise UnsupportedError(
+                "this process was forked from one in which a server had been started, and Triton "
+                "cannot be started in it: use the 'spawn' method of multiprocessing, or fork "
+                "before the first start"
+            )
+        self._has_started = True
         with self._lock:
             self._starting += 1
         try:
@@ -101,18 +115,22 @@ class Process:
                 server.close(timeout=_EXIT_TIMEOUT_S)
             except Exception as error:  # noqa: BLE001, PERF203 (nobody is left to catch it)
                 logger.debug("server %r did not close at exit: %s", server.name, error)
+                server.discard_folder()
         _python_backend.end_stubs()
         _python_backend.remove_shm(own=True)
 
     def forked(self) -> None:
         """In a forked child: no server is of use, and none may be stopped or deleted."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         for server in list(self._open):
             server.forked()
         self._open = weakref.WeakSet()
         self._starting = 0
         self._running = set()
         self._stopped = []
+        if self._has_started and not self._is_spoiled:
+            self._is_spoiled = True
+            _library.forked()
         _log.capture.forked()
 
 

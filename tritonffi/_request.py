@@ -330,9 +330,16 @@ class Template:
         if handle is None:
             inference.leave()
             raise server.refusal()
-        # A signal handler may raise as soon as the C call returns. The inference is then in flight
-        # without a token, but its pins are in the table until its completion has come.
-        error = lib.tffi_inference_submit(handle, self.native, inference.queue.native, self._token)
+        # A signal handler may run or raise as soon as the C call returns. The inference is then in
+        # flight without a token of its own, but finds it where C wrote it.
+        inference.submitting = self._token
+        try:
+            error = lib.tffi_inference_submit(
+                handle, self.native, inference.queue.native, self._token
+            )
+        except BaseException:  # Ctrl-C, above all: the caller gets nothing that he could cancel
+            inference.cancel()
+            raise
         if error:
             inference.leave()
             raise take_error(error, f"model {inference.model_name!r}")

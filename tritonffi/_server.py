@@ -141,8 +141,9 @@ class Server:
             timeout: Seconds; None: the option ``exit_timeout``.
 
         Raises:
-            TritonError: Triton could not stop. Call again to try again.
-            TimeoutError: ``timeout`` is up.
+            TimeoutError: The time is up and a model has not let go: the message says which, and
+                how many inferences it still has. Call again to try again.
+            TritonError: Triton could not stop, and never will: it is left behind.
 
         C: ``TRITONSERVER_ServerStop``, ``TRITONSERVER_ServerDelete``
         """

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing: what cannot end in time, twice, from two threads, from odd places; and what follows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+
+import _backend
+import numpy as np
+import pytest
+from _functions import workers
+
+from tritonffi import ClosedError, Server, TritonError, _log
+
+FP32 = {"INPUT0": ("FP32", [-1])}
+ONES = {"INPUT0": [1.0]}
+HELD = {"hold": "start", "ignore_cancel": True}
+
+
+@pytest.fixture
+def start(tmp_path, backend_directory):
+    """Starts servers over a repository with the model `one`; they are closed in the end."""
+    _backend.write_model(tmp_path / "models", "one", FP32)
+    _backend.write_model(tmp_path / "models", "slow_end", FP32, finalize_hold=True)
+    _backend.write_model(tmp_path / "models", "slow_start", FP32, init_hold=True)
+    servers = []
+
+    def start(*models, **options):
+        server = Server(
+            tmp_path / "models",
+            backend_directory=backend_directory,
+            startup_models=models or ["one"],
+            **options,
+        )
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close(timeout=30)
+
+
+def test_a_held_request_is_named_and_the_close_tried_again(start, gate):
+    """The message says which model and how many; when the request has ended, close succeeds."""
+    server = start(exit_timeout=0.3)
+    inference = server.model("one").submit(ONES, parameters=HELD)
+    gate.wait()
+    for _ in range(2):
+        with pytest.raises(
+            TimeoutError,
+            match=r"server 'triton' did not stop within 0.3 seconds: model 'one' \(version 1\) is "
+            r"\w+ with 1 inferences in flight; close\(\) may be called again",
+        ):
+            server.close()
+    assert server.closed
+    gate.open()
+    server.close()
+    assert inference.result()["OUTPUT0"].tolist() == [1.0]
+
+
+def test_a_model_that_does_not_unload_is_waited_for_and_never_deleted(start, gate):
+    """A second close waits as the first did: Triton's own stop would say that it is through."""
+    server = start("slow_end", exit_timeout=0.3)
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match=r"model 'slow_end' .* is UNLOADING"):
+            server.close()
+    gate.open()
+    server.close()
+    with start() as other:
+        assert other.model("one").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+
+
+def test_close_during_a_load_ends_both(start, gate):
+    """The close waits for the load and then unloads; the load raises or has succeeded."""
+    server = start(exit_timeout=20)
+    outcome = []
+
+    def load():
+        try:
+            outcome.append(server.load("slow_start"))
+        except TritonError as error:
+            outcome.append(error)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    gate.wait()
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    while not server.closed:
+        time.sleep(0.001)
+    gate.open()
+    closing.join(30)
+    loading.join(30)
+    assert not closing.is_alive()
+    assert len(outcome) == 1
+
+
+def test_two_threads_may_close(start):
+    """Both return when it is closed, and a third close does nothing."""
+    server = start()
+    threads = [threading.Thread(target=server.close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    server.close()
+    assert server.closed
+
+
+def test_a_function_may_close_its_own_server(start):
+    """The request is given up or answered; the close, from inside the callable, is bounded."""
+    server = start(exit_timeout=5)
+    closed = threading.Event()
+    problems = []
+
+    def close(a):
+        try:
+            server.close(timeout=2)
+        except Exception as error:  # noqa: BLE001 (shown by the assertion)
+            problems.append(error)
+        closed.set()
+        return {"b": a}
+
+    spec = ("FP32", [-1])
+    model = server.load_function("closer", close, inputs={"a": spec}, outputs={"b": spec})
+    with pytest.raises(TritonError):
+        model.infer({"a": [1.0]})
+    assert closed.wait(30)
+    server.close()
+    for thread in workers("closer"):
+        thread.join(30)
+    assert all(isinstance(problem, (TimeoutError, TritonError)) for problem in problems)
+
+
+def test_a_model_of_a_closed_server_leaves_the_next_server_alone(start):
+    """What is ready there stays there: the queues of closed servers are used again."""
+    first = start()
+    stale = first.model("one")
+    stale.infer(ONES)
+    first.close()
+    second = start()
+    inference = second.model("one").submit(ONES)
+    while not second._lifecycle.queue._ready[0]:
+        time.sleep(0.001)
+    with pytest.raises(ClosedError):
+        stale.submit(ONES)
+    assert inference.result(timeout=10)["OUTPUT0"].tolist() == [1.0]
+
+
+def test_garbage_collection_may_close_a_server_at_any_moment(start):
+    """In the midst of reading the log, too, where locks are held."""
+    server = start()
+    server.model("one").infer(ONES)
+    lifecycle = server._lifecycle
+    before = gc.get_threshold()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+        gc.disable()
+        cycle = [Server()]
+        cycle.append(cycle)
+        lost = cycle[0]._lifecycle
+        del cycle
+        with _log.capture.steady() as path:
+            file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.write(file, b'I1129 00:00:00.0 1 some.cc:1] "a line"\n' * 5000)
+        os.close(file)
+        gc.set_threshold(50, 1, 1)
+        gc.enable()
+        try:
+            _log.capture.forward()
+            gc.collect()
+        finally:
+            gc.set_threshold(*before)
+    for _ in range(3000):
+        if lost._handle is None:
+            break
+        time.sleep(0.01)
+    assert lost._handle is None
+    assert lifecycle.native is not None
+
+
+def test_sigterm_may_close_while_a_call_waits(start, gate):
+    """A handler that closes: the call ends with an error, the close is quick."""
+    server = start(exit_timeout=20)
+    took = []
+
+    def handler(number, frame):
+        began = time.monotonic()
+        server.close()
+        took.append(time.monotonic() - began)
+
+    def send():
+        gate.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    previous = signal.signal(signal.SIGTERM, handler)
+    thread = threading.Thread(target=send)
+    try:
+        thread.start()
+        with pytest.raises(TritonError):
+            server.model("one").infer(ONES, parameters={"hold": "start"})
+        while not took:
+            time.sleep(0.001)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGTERM, previous)
+    assert took[0] < 2
+
+
+def test_a_signal_handler_that_closes_does_not_wait_for_the_call_it_interrupted(start):
+    """The thread's own use of the server does not count."""
+    server = start(exit_timeout=20)
+    began = time.monotonic()
+    with server._lifecycle.use():
+        server.close()
+    assert time.monotonic() - began < 5
+
+
+def test_arrays_in_any_order(start):
+    """Server, model, inference, response and array are dropped in every order."""
+    from itertools import permutations  # noqa: PLC0415 (here alone)
+
+    for order in permutations(range(5)):
+        server = start()
+        model = server.model("one")
+        inference = model.submit({"INPUT0": np.arange(2000, dtype=np.float32)})
+        response = inference.result()
+        things = [server, model, inference, response, response["OUTPUT0"]]
+        last = things[4]
+        del model, inference, response
+        server.close()
+        del server
+        for index in order:
+            things[index] = None
+        assert last[1999] == 1999
