@@ -20,7 +20,7 @@ from tritonffi._native import ffi, lib
 from tritonffi._tensor import from_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from tritonffi._call import CFunction
     from tritonffi._function_config import Declared
@@ -43,6 +43,7 @@ class Serving:
         instance: Instance,
         inputs: Sequence[Declared],
         writer: ResultWriter,
+        note_warm_up: Callable[[BaseException], None],
     ) -> None:
         """
         Keep what all calls have in common.
@@ -53,22 +54,21 @@ class Serving:
             instance: What it calls.
             inputs: What the model takes.
             writer: Makes C structs of results.
+            note_warm_up: Told what the callable raises in a warm-up, before Triton is.
         """
         self._name = name
         self._number = number
         self._instance = instance
         self._inputs = inputs
         self._writer = writer
+        self._note_warm_up = note_warm_up
 
-    def serve(self, batch: CData) -> BaseException | None:
+    def serve(self, batch: CData) -> None:
         """
         Call the callable on a batch and answer it.
 
         Args:
             batch: A ``tffi_batch *`` that runs; it stays the caller's.
-
-        Returns:
-            What the callable raised in a warm-up.
         """
         # Only who asks for the requests can ask whether they are cancelled.
         running = RunningBatch(batch) if batch.requests else None
@@ -79,10 +79,11 @@ class Serving:
         except BaseException as error:  # noqa: BLE001 -- SystemExit too is a failure of the call
             if running is not None:
                 running.end()
+            if batch.is_warm_up:
+                # Before the answer, after which the load may return and ask for it.
+                self._note_warm_up(error)
             code = error.code if isinstance(error, TritonError) else InternalError.code
             self._fail(batch, error, code)
-            return error if batch.is_warm_up else None
-        return None
 
     def _answer(self, batch: CData, running: RunningBatch | None) -> None:
         context: dict[str, Context] = {}

@@ -301,20 +301,23 @@ class FunctionModel:
         me = threading.current_thread()
         function = self._function
         batch = ffi.new("tffi_batch **")
-        serve = Serving(self.name, number, instance, self._inputs, self._writer).serve
+        serve = Serving(
+            self.name, number, instance, self._inputs, self._writer, self._note_warm_up
+        ).serve
         _serving.set(self)
         while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
             self._busy.add(me)
             try:
                 # Whatever still comes out of there is a failure to tell of a failure.
                 with contextlib.suppress(BaseException):
-                    error = serve(batch[0])
-                    if error is not None and self._warm_up_error is None:
-                        self._warm_up_error = error
-                    del error
+                    serve(batch[0])
             finally:
                 lib.tffi_batch_release(batch[0])
                 self._busy.discard(me)
+
+    def _note_warm_up(self, error: BaseException) -> None:
+        if self._warm_up_error is None:
+            self._warm_up_error = error
 
     def _leave(self, instance: Instance | None) -> None:
         """Finalize what this worker calls, and what all shared, if it is the last one."""
