@@ -42,6 +42,7 @@ class Serving:
         number: int,
         instance: Instance,
         inputs: Sequence[Declared],
+        *,
         writer: ResultWriter,
         note_warm_up: Callable[[BaseException], None],
     ) -> None:

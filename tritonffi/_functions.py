@@ -302,7 +302,12 @@ class FunctionModel:
         function = self._function
         batch = ffi.new("tffi_batch **")
         serve = Serving(
-            self.name, number, instance, self._inputs, self._writer, self._note_warm_up
+            self.name,
+            number,
+            instance,
+            self._inputs,
+            writer=self._writer,
+            note_warm_up=self._note_warm_up,
         ).serve
         _serving.set(self)
         while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
