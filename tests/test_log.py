@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import _backend
 import pytest
 
 from tritonffi import (
@@ -236,12 +237,24 @@ def test_lines_are_handed_on_as_they_come(records):
         assert record.threadName == "tritonffi: log"
 
 
-def test_lines_come_while_a_server_starts(records):
+def test_lines_come_while_a_server_starts(records, tmp_path, backend_directory, gate):
     """Of a start that takes long, the lines are there before it is over."""
-    with Server(log_verbose=1):
-        pass
-    watched = [r for r in records.records if r.threadName == "tritonffi: log"]
-    assert watched
+    spec = {"INPUT0": ("FP32", [-1])}
+    _backend.write_model(tmp_path, "slow", spec, init_hold=True)
+    started = []
+    thread = threading.Thread(
+        target=lambda: started.append(Server(tmp_path, backend_directory=backend_directory))
+    )
+    thread.start()
+    try:
+        gate.wait()
+        raw("meanwhile")
+        records.wait("meanwhile")
+        assert started == []
+    finally:
+        gate.open()
+        thread.join()
+    started[0].close()
 
 
 def test_one_thread_for_all_servers(server):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import _backend
-import numpy as np
 import pytest
 
 from tritonffi import (
@@ -24,7 +23,6 @@ from tritonffi import (
 )
 
 FP32 = {"INPUT0": ("FP32", [-1])}
-CACHE = {"local": {"size": 1 << 20}}
 
 
 def write(folder, *names, **fields):
@@ -34,56 +32,61 @@ def write(folder, *names, **fields):
     return folder
 
 
-def test_the_response_cache_answers_what_it_has_seen(tmp_path, backend_directory):
-    """Hits are in the statistics, and the model is not run for them."""
-    folder = write(tmp_path, "cached", extra="response_cache { enable: true }")
-    with Server(folder, backend_directory=backend_directory, cache_config=CACHE) as server:
-        model = server.model("cached")
-        for value in (1, 2, 1, 1):
-            array = np.array([value], np.float32)
-            assert model.infer({"INPUT0": array})["OUTPUT0"].tolist() == [value]
-        counts = model.statistics()
-        assert (counts.cache_hit.count, counts.cache_miss.count) == (2, 2)
-        assert (counts.success.count, counts.execution_count) == (4, 2)
-
-
-def test_a_cached_array_is_not_the_cache_s_memory(tmp_path, backend_directory):
-    """What a caller does to one answer is not in the next."""
-    folder = write(tmp_path, "cached", extra="response_cache { enable: true }")
-    with Server(folder, backend_directory=backend_directory, cache_config=CACHE) as server:
-        first = server.model("cached").infer({"INPUT0": [1.0]})["OUTPUT0"]
-        first[:] = 9
-        second = server.model("cached").infer({"INPUT0": [1.0]})["OUTPUT0"]
-        assert second.tolist() == [1.0]
-
-
-def test_one_cache_a_process(tmp_path, backend_directory):
-    """The second server is refused, with the way out; after the first's end there can be one."""
-    folder = write(tmp_path, "one")
-    script = """
+CACHE = """
 import sys
-from tritonffi import AlreadyExistsError, Server
-cache = {"cache_config": {"local": {"size": 1 << 20}}}
-with Server(**cache):
+import numpy as np
+from tritonffi import AlreadyExistsError, InvalidArgumentError, Server
+
+folder, backends = sys.argv[1:]
+cache = {"backend_directory": backends, "cache_config": {"local": {"size": 1 << 20}}}
+with Server(folder, **cache) as server:
+    model = server.model("cached")
+    for value in (1, 2, 1, 1):
+        output = model.infer({"INPUT0": np.array([value], np.float32)})["OUTPUT0"]
+        print(output.tolist())
+        output[:] = 9
+    counts = model.statistics()
+    print(counts.cache_hit.count, counts.cache_miss.count)
+    print(counts.success.count, counts.execution_count)
     try:
-        Server(**cache)
+        Server(folder, **cache)
     except AlreadyExistsError as error:
         print(error)
-with Server(**cache):
-    print("again")
+with Server(folder, **cache) as server:
+    print(server.model("cached").infer({"INPUT0": [3.0]})["OUTPUT0"].tolist())
 """
-    lines = run(script)
-    assert lines[0].endswith("TritonCacheManager already holds a cache")
-    assert lines[1].startswith("A process has one response cache at a time")
-    assert lines[2] == "again"
+
+
+def test_the_response_cache_answers_what_it_has_seen(tmp_path, backend_directory):
+    """Hits are in the statistics, the model is not run for them, and arrays are not its memory.
+
+    A second server with a cache is refused, with the way out; when no server is left there can be
+    one again. That is why this has a process of its own.
+    """
+    folder = write(tmp_path, "cached", extra="response_cache { enable: true }")
+    *answers, counted, ran, refused, way, again = run(CACHE, folder, backend_directory)
+    assert answers == ["[1.0]", "[2.0]", "[1.0]", "[1.0]"]
+    assert (counted, ran) == ("2 2", "4 2")
+    assert refused == "server 'triton': TritonCacheManager already holds a cache"
+    assert way.startswith("A process has one response cache at a time")
+    assert again == "[3.0]"
+
+
+def test_two_kinds_of_cache_are_one_too_many(tmp_path):
+    """Triton's own words."""
+    caches = {"local": {"size": 1 << 20}, "redis": {}}
     with pytest.raises(InvalidArgumentError, match="only a single cache is currently supported"):
-        Server(folder, cache_config=CACHE | {"redis": {}})
+        Server(cache_config=caches)
 
 
-def run(script):
+def run(script, *arguments):
     """Run a script in a process of its own, and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

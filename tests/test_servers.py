@@ -7,8 +7,9 @@ import threading
 
 import _backend
 import numpy as np
+import pytest
 
-from tritonffi import Server
+from tritonffi import InternalError, Server
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 ENSEMBLE = """
@@ -122,3 +123,13 @@ def test_threads_start_and_close_servers_at_once(tmp_path, backend_directory):
     for thread in threads:
         thread.join()
     assert outcomes == [True] * 18
+
+
+def test_a_failed_start_does_not_hurt_the_others(tmp_path, backend_directory):
+    """It is over and gone before the error is raised."""
+    folder = write_ensemble(tmp_path / "models")
+    _backend.write_model(tmp_path / "bad", "bad", FP32, init_error="no luck")
+    with Server(folder, backend_directory=backend_directory) as server:
+        with pytest.raises(InternalError, match="no luck"):
+            Server(tmp_path / "bad", backend_directory=backend_directory)
+        assert through(server)

@@ -24,15 +24,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tritonffi import _log, _python_backend
-from tritonffi._call import check, interruptible, json_list, json_object, owned, take_error
+from tritonffi._call import check, interruptible, json_list, json_object, take_error
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
 from tritonffi._library import Library, assemble_backends
 from tritonffi._log_settings import LogSettings, started_with
-from tritonffi._native import ffi, lib
+from tritonffi._native import lib
 from tritonffi._process import process
 from tritonffi._rest import held
+from tritonffi._start import new_server, undo
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -120,21 +121,26 @@ class Lifecycle:
         _log.capture.watch()
         try:
             options = self._resolve()
-            started_with(_log_settings(options))
-            mark = _log.capture.mark()
-            try:
-                handle = interruptible(
-                    lambda: _new_server(options),
-                    f"starting server {self.name!r}",
-                    timeout=timeout,
-                    abandoned=_undo,
-                )
-            except TritonError as error:
-                self.explain(error, mark)
-                raise
         except BaseException:
             self.queue.close()
             shutil.rmtree(self._folder, ignore_errors=True)
+            _log.capture.unwatch()
+            raise
+        started_with(_log_settings(options))
+        mark = _log.capture.mark()
+        folder = self._folder
+        try:
+            # From here on the folder goes with the server, which may outlive this call.
+            handle = interruptible(
+                lambda: new_server(options, folder),
+                f"starting server {self.name!r}",
+                timeout=timeout,
+                abandoned=lambda handle: undo(handle, folder),
+            )
+        except BaseException as error:
+            if isinstance(error, TritonError):
+                self.explain(error, mark)
+            self.queue.close()
             _log.capture.unwatch()
             raise
         _log.capture.forward()
@@ -472,29 +478,3 @@ def _log_settings(options: ServerOptions) -> LogSettings:
         format=options.log_format,
         file=None if options.log_file is None else os.fspath(options.log_file),
     )
-
-
-def _new_server(options: ServerOptions) -> CData:
-    with owned(
-        "struct TRITONSERVER_ServerOptions *",
-        lib.TRITONSERVER_ServerOptionsNew,
-        lib.TRITONSERVER_ServerOptionsDelete,
-    ) as native:
-        with _log.capture.steady() as log_file:
-            if options.log_file is None:
-                options = dataclasses.replace(options, log_file=log_file)
-            options.apply(native)
-        server = ffi.new("struct TRITONSERVER_Server **")
-        with process.starting() as started:
-            check(lib.TRITONSERVER_ServerNew(server, native), f"server {options.server_id!r}")
-            started(server[0])
-        return server[0]
-
-
-def _undo(handle: CData) -> None:
-    """Stop a server whose starter has left. It is deleted with the others."""
-    error = lib.TRITONSERVER_ServerStop(handle)
-    if error:
-        logger.error("a server whose start was given up did not stop: %s", take_error(error))
-    else:
-        process.remove(None, handle, None)

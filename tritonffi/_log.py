@@ -314,6 +314,14 @@ def _hand_on(line: LogLine) -> None:
             traceback.print_exc()
 
 
+def _says(error: str, text: str) -> bool:
+    """Whether an error has a text already; Triton logs some with the kind of error in front."""
+    kind, _, rest = text.partition(": ")
+    return text.strip() in error or (
+        kind.capitalize() == kind and rest.strip() != "" and rest in error
+    )
+
+
 def add_log(error: Exception, lines: list[LogLine], about: str = "") -> None:
     """Add to an exception what Triton logged about its cause.
 
@@ -325,7 +333,7 @@ def add_log(error: Exception, lines: list[LogLine], about: str = "") -> None:
     # Once each: a load may have been tried several times.
     texts = list(dict.fromkeys(line.text for line in lines if line.level >= logging.WARNING))
     named = [text for text in texts if about and about in text]
-    shown = [text for text in (named or texts) if text.strip() not in str(error)]
+    shown = [text for text in (named or texts) if not _says(str(error), text)]
     if shown:
         message = "\n  ".join([f"{error}\nTriton logged:", *shown[-_SHOWN_LINES:]])
         error.args = (message,)

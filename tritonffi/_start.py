@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a TRITONSERVER_Server, and judge whether it has come up.
+
+Triton frees a server that fails to start, and that takes away the memory pools which all servers of
+the process use. So it is told not to mind failures (``exit_on_error``), and whether there were any
+is found out here: Triton logs the error that it would have returned, and the server's own state
+tells whether that line was about it or about another one that started meanwhile. A server that
+failed is stopped, and deleted with the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from tritonffi import _log
+from tritonffi._call import check, json_list, out_bool, owned, string, take_error
+from tritonffi._enums import ErrorCode, ModelControlMode
+from tritonffi._errors import TritonError, error_from_code
+from tritonffi._native import ffi, lib
+from tritonffi._process import process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tritonffi._native import CData
+    from tritonffi._options import ServerOptions
+
+logger = logging.getLogger("tritonffi")
+
+_ERROR: Final = re.compile("([A-Z][a-z ]+): (.*)", re.DOTALL)
+_FILE: Final = "tritonserver.cc"
+
+
+def new_server(options: ServerOptions, folder: Path) -> CData:
+    """Make a server and load its startup models.
+
+    Args:
+        options: Complete.
+        folder: Its private one; removed with it.
+
+    Raises:
+        TritonError: As Triton itself says it.
+
+    C: ``TRITONSERVER_ServerNew``
+    """
+    # Where its log does not come to us, Triton must judge for itself.
+    judged = options.exit_on_error and options.log_file is None and options.log_error
+    mark = _log.capture.mark()
+    context = f"server {options.server_id!r}"
+    try:
+        with owned(
+            "struct TRITONSERVER_ServerOptions *",
+            lib.TRITONSERVER_ServerOptionsNew,
+            lib.TRITONSERVER_ServerOptionsDelete,
+        ) as native:
+            with _log.capture.steady() as log_file:
+                if options.log_file is None:
+                    options = dataclasses.replace(options, log_file=log_file)
+                dataclasses.replace(
+                    options, exit_on_error=options.exit_on_error and not judged
+                ).apply(native)
+            server = ffi.new("struct TRITONSERVER_Server **")
+            with process.starting() as started:
+                check(lib.TRITONSERVER_ServerNew(server, native), context)
+                started(server[0])
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    handle = server[0]
+    failure = _failure(handle, options, _log.capture.since(mark), context) if judged else None
+    if failure is not None:
+        undo(handle, folder)
+        raise failure
+    return handle
+
+
+def undo(handle: CData, folder: Path) -> None:
+    """Stop a server that nobody wants; it is deleted with the others.
+
+    C: ``TRITONSERVER_ServerStop``
+    """
+    error = lib.TRITONSERVER_ServerStop(handle)
+    if error:
+        logger.error("a server whose start was given up did not stop: %s", take_error(error))
+    else:
+        process.remove(None, handle, folder)
+
+
+def _failure(
+    handle: CData, options: ServerOptions, lines: list[_log.LogLine], context: str
+) -> TritonError | None:
+    """Return what Triton would have answered, had it been told to mind."""
+    errors = [line for line in lines if line.level >= logging.ERROR and line.file == _FILE]
+    for line in reversed(errors):
+        match = _ERROR.match(line.text)
+        code = _codes().get(match[1]) if match is not None else None
+        if match is not None and code is not None:
+            if _is_whole(handle, options, context):
+                return None
+            return error_from_code(code, f"{context}: {match[2]}")
+    return None
+
+
+def _codes() -> dict[str, int]:
+    """Triton's names of error codes."""
+    codes = {}
+    for code in ErrorCode:
+        error = lib.TRITONSERVER_ErrorNew(int(code), b"")
+        codes[string(lib.TRITONSERVER_ErrorCodeString(error))] = int(code)
+        lib.TRITONSERVER_ErrorDelete(error)
+    return codes
+
+
+def _is_whole(handle: CData, options: ServerOptions, context: str) -> bool:
+    """Say whether a server runs with all of its startup models."""
+    try:
+        if not out_bool(lib.TRITONSERVER_ServerIsLive, handle, context=context):
+            return False
+        index = json_list(lib.TRITONSERVER_ServerModelIndex, handle, 0, context=context)
+    except TritonError:
+        return False
+    states: dict[object, set[object]] = {}
+    for entry in index:
+        if isinstance(entry, dict):
+            states.setdefault(entry["name"], set()).add(entry.get("state"))
+    wanted: set[str] = set(options.startup_models)
+    if options.model_control_mode is not ModelControlMode.EXPLICIT or "*" in wanted:
+        wanted = {
+            entry.name
+            for path in options.paths("model_repository")
+            if "://" not in path
+            for entry in os.scandir(path)
+            if entry.is_dir()
+        }
+    return all(states.get(name) == {"READY"} for name in wanted)
