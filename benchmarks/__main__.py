@@ -79,8 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
 def run(names: tuple[str, ...] | list[str], options: Options, out: Path | None) -> Results:
     """Runs the benchmarks of these names. One that fails does not keep the others from running."""
     results = Results.begin(options)
-    for key, value in results.machine.items():
-        print(f"{key:>16}  {value}")
+    for key, value in {**results.machine, **results.settings}.items():
+        print(f"{key.replace('_', ' '):>17}  {value}")
     for name in names:
         try:
             outcome = importlib.import_module(f"benchmarks.{name}").main(options)

@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks._load import MODEL
+from benchmarks._measure import ContenderError
 from tritonffi import _library
 
 if TYPE_CHECKING:
@@ -75,8 +77,8 @@ def workplace() -> Iterator[Workplace]:
         yield place
 
 
-class ChildError(RuntimeError):
-    """A child process cannot do its part; the message says why."""
+LONGEST_S = 180.0
+"""How long a process may take to start, or for a round."""
 
 
 class Child:
@@ -101,13 +103,17 @@ class Child:
 
     def _answer(self) -> dict[str, float]:
         assert self._process.stdout is not None
+        # A pipe has no timeout: whoever takes too long is ended, which ends its line.
+        watchdog = threading.Timer(LONGEST_S, self._process.kill)
+        watchdog.start()
         line = self._process.stdout.readline()
+        watchdog.cancel()
         if not line:
             code = self._process.wait()
-            raise ChildError(f"{self._process.args!r} ended with exit code {code}")
+            raise ContenderError(f"{self._process.args!r} ended with exit code {code}")
         answer = json.loads(line)
         if "skip" in answer:
-            raise ChildError(answer["skip"])
+            raise ContenderError(answer["skip"])
         figures: dict[str, float] = answer
         return figures
 
@@ -120,7 +126,7 @@ def child(
     Starts a process of the benchmarks; it ends with its stdin.
 
     Raises:
-        ChildError: It says that it cannot take part, or ended.
+        ContenderError: It says that it cannot take part, or ended.
     """
     with subprocess.Popen(  # noqa: S603 - the programs are ours
         list(command),

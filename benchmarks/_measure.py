@@ -10,7 +10,8 @@ series that did not take turns with each other.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -26,6 +27,10 @@ Run = Callable[[Load], Round]
 """What does a load and says what the round gave."""
 
 LEAST_INFERENCES = 12
+
+
+class ContenderError(RuntimeError):
+    """A contender cannot take part, or not any longer; the message says why."""
 
 
 class NotComparableError(ValueError):
@@ -192,7 +197,9 @@ def _pairs(
     ]
 
 
-def interleave(entries: Sequence[Entry], rounds: int, seconds: float) -> list[Series]:
+def interleave(
+    entries: Sequence[Entry], rounds: int, seconds: float, skipped: dict[str, str] | None = None
+) -> list[Series]:
     """
     Measures all entries in turn, `rounds` times, after a round of warm-up.
 
@@ -201,17 +208,35 @@ def interleave(entries: Sequence[Entry], rounds: int, seconds: float) -> list[Se
         rounds: How many count.
         seconds: How long a round of an entry shall take, about: the warm-up tells how many
             inferences that is.
+        skipped: Gets the contenders that gave up on the way, and why. They are in no series.
     """
-    loads = [_calibrate(entry, seconds) for entry in entries]
+    gone = {} if skipped is None else skipped
+    loads: list[Load] = []
     measured: list[list[Round]] = [[] for _ in entries]
+    for entry in entries:
+        with _giving_up(entry, gone):
+            loads.append(entry.load)
+            if entry.contender not in gone:
+                loads[-1] = _calibrate(entry, seconds)
     for _ in range(rounds):
         for entry, load, into in zip(entries, loads, measured, strict=True):
-            into.append(entry.run(load))
+            if entry.contender not in gone:
+                with _giving_up(entry, gone):
+                    into.append(entry.run(load))
     session = uuid.uuid4().hex
     return [
         Series(session, entry.case, entry.contender, into)
         for entry, into in zip(entries, measured, strict=True)
+        if entry.contender not in gone
     ]
+
+
+@contextmanager
+def _giving_up(entry: Entry, gone: dict[str, str]) -> Iterator[None]:
+    try:
+        yield
+    except ContenderError as error:
+        gone[entry.contender] = f"gave up with {dict(entry.case)}: {error}"
 
 
 def _calibrate(entry: Entry, seconds: float) -> Load:

@@ -17,7 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from benchmarks._common import ChildError, child, neighbours
+from benchmarks._common import child, neighbours
+from benchmarks._measure import ContenderError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,21 +58,21 @@ def peers(
         command: list[str | Path] = [sys.executable, "-m", "benchmarks._peer"]
         try:
             ports = stack.enter_context(server_program(place))
-        except ChildError as error:
+        except ContenderError as error:
             skipped.update(dict.fromkeys(NETWORK, str(error)))
         else:
             for name, kind in NETWORK.items():
                 url = f"127.0.0.1:{ports[kind.removesuffix('_shm')]}"
                 try:
                     found[name] = stack.enter_context(child([*command, kind, url]))
-                except ChildError as error:
+                except ContenderError as error:
                     skipped[name] = str(error)
         try:
             command[0] = os.environ.get(NVIDIA_PYTHON, sys.executable)
             found[NVIDIA] = stack.enter_context(
                 child([*command, "nvidia", place.repository, place.backends], neighbours(place))
             )
-        except ChildError as error:
+        except ContenderError as error:
             skipped[NVIDIA] = f"{error} ({NVIDIA_PYTHON} may name a Python that has it)"
         yield found
 
@@ -112,9 +113,9 @@ def _find_program(place: Workplace) -> Path:
     for path in (root / "pytriton/tritonserver/bin/tritonserver", root / "bin/tritonserver"):
         if path.is_file():
             if not os.access(path, os.X_OK):
-                raise ChildError(f"{path} is not executable")
+                raise ContenderError(f"{path} is not executable")
             return path
-    raise ChildError(f"there is no tritonserver program beside {place.library}")
+    raise ContenderError(f"there is no tritonserver program beside {place.library}")
 
 
 def _free_ports(count: int) -> list[int]:
@@ -132,4 +133,4 @@ def _await_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None
             return
         time.sleep(0.05)
     text = log.read_text(encoding="utf-8", errors="replace")[-500:]
-    raise ChildError(f"the tritonserver program did not start: {text}")
+    raise ContenderError(f"the tritonserver program did not start: {text}")

@@ -48,7 +48,7 @@ def main(options: Options) -> Outcome:
         everything = []
         for count in QUICK_TASKS if options.quick else TASKS:
             everything += entries(contenders, Load(in_flight=count), "in_flight")
-        series = interleave(everything, options.rounds, options.seconds)
+        series = interleave(everything, options.rounds, options.seconds, skipped)
     title = "Tasks that each await one inference after the other, 4 KB"
     outcome = Outcome(title, BASE, series)
     outcome.skipped = skipped

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import tritonffi
 from benchmarks import _drive
-from benchmarks._common import ChildError, child, workplace
+from benchmarks._common import child, workplace
 from benchmarks._load import Load
-from benchmarks._measure import Goal, Outcome, Plot, entries, interleave, ratio
+from benchmarks._measure import ContenderError, Goal, Outcome, Plot, entries, interleave, ratio
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,19 +91,19 @@ def main(options: Options) -> Outcome:
             ways[PYTRITON] = stack.enter_context(
                 child([_pytriton_python(), "-m", "benchmarks._pytriton", str(MAX_BATCH)])
             ).run
-        except ChildError as error:
+        except ContenderError as error:
             skipped[PYTRITON] = str(error)
         sizes = [(4096, in_flight) for in_flight in IN_FLIGHT] + [(LARGE, 1), (LARGE, 8)]
         everything = []
         for size, in_flight in sizes:
             load = Load("quick", bytes=size, batched=1, in_flight=in_flight)
             everything += entries(ways, load, "bytes", "in_flight")
-        series = interleave(everything, options.rounds, options.seconds)
+        series = interleave(everything, options.rounds, options.seconds, skipped)
     outcome = Outcome("A Python function behind the dynamic batcher", BASE, series)
     outcome.skipped = skipped
     plot = Plot("functions", outcome.title + ", 4 KB", "in_flight", "us", {"bytes": 4096}, True)
     outcome.plots.append(plot)
-    if BASE in ways:
+    if BASE not in skipped:
         outcome.goals += [
             Goal(
                 f"function, {in_flight} in flight, throughput times the python backend's",
@@ -141,4 +141,4 @@ def _pytriton_python() -> str | Path:
     try:
         return os.environ[PYTRITON_PYTHON]
     except KeyError:
-        raise ChildError(f"{PYTRITON_PYTHON} names no Python that has pytriton") from None
+        raise ContenderError(f"{PYTRITON_PYTHON} names no Python that has pytriton") from None

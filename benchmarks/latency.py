@@ -43,7 +43,7 @@ def main(options: Options) -> Outcome:
         }
         for size in QUICK_SIZES if options.quick else SIZES:
             sized = entries(contenders, Load(bytes=size), "bytes", "in_flight")
-            series += interleave(sized, options.rounds, options.seconds)
+            series += interleave(sized, options.rounds, options.seconds, skipped)
     outcome = Outcome("One inference at a time, over the size of its tensor", BASE, series)
     outcome.skipped = skipped
     outcome.goals = _goals(outcome)

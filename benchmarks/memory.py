@@ -81,6 +81,8 @@ def work(repository: str, backends: str, line: str) -> None:
             "tensors_mb": 2 * load.in_flight * load.bytes / MB,
             "left_mb": (resident("VmRSS") - before) / MB,
         }
+        tritonffi.memory_pool.limit = 0
+        figures["left_without_pool_mb"] = (resident("VmRSS") - before) / MB
     print(json.dumps(figures))
 
 

@@ -47,7 +47,7 @@ def main(options: Options) -> Outcome:
                 contenders.update({name: other.run for name, other in others.items()})
             everything += entries(contenders, Load(in_flight=in_flight), "bytes", "in_flight")
         # All in one session, so that 1,024 in flight can be divided by 32.
-        series = interleave(everything, options.rounds, options.seconds)
+        series = interleave(everything, options.rounds, options.seconds, skipped)
     outcome = Outcome("Several in flight from one thread, 4 KB each", BASE, series)
     outcome.skipped = skipped
     outcome.goals = _goals(outcome)

@@ -16,7 +16,7 @@ from benchmarks.__main__ import main, run
 from benchmarks._common import Options
 from benchmarks._compare import compare
 from benchmarks._load import Load, page_aligned
-from benchmarks._measure import Entry, Goal, NotComparableError, Outcome, Series
+from benchmarks._measure import ContenderError, Entry, Goal, NotComparableError, Outcome, Series
 from benchmarks._report import report
 from benchmarks._results import Results, ResultsError
 from benchmarks._tables import markdown_table, outcome_table
@@ -66,6 +66,27 @@ def test_contenders_take_turns():
     assert [one.contender for one in measured] == ["a", "b"]
     assert measured[0].session == measured[1].session
     assert _measure.ratio(measured[1], measured[0]) == 100.0
+
+
+def test_a_contender_that_gives_up_is_left_out():
+    """The others go on, and the reason is kept."""
+    rounds = []
+
+    def work(load):
+        rounds.append(load.count)
+        if len(rounds) > 3:
+            raise ContenderError("no more")
+        return {"us": 1000.0}
+
+    entries = [
+        Entry({"bytes": 4}, "a", lambda load: {"us": 1000.0}),
+        Entry({"bytes": 4}, "b", work),
+    ]
+    skipped = {}
+    measured = _measure.interleave(entries, 5, 0.012, skipped)
+    assert [(one.contender, len(one.rounds)) for one in measured] == [("a", 5)]
+    assert skipped == {"b": "gave up with {'bytes': 4}: no more"}
+    assert len(rounds) == 4
 
 
 def test_a_round_is_summed_up_in_percentiles():
