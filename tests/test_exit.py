@@ -108,6 +108,72 @@ def test_the_process_ends_silently(run, code):
     assert run(code) == ""
 
 
+FUNCTIONS = {
+    "a generator": """
+        def function(x):
+            yield x
+            entered.set()
+            while True:
+                time.sleep(0.01)
+                yield x
+        """,
+    "a generator that never yields": """
+        def function(x):
+            yield x
+            entered.set()
+            threading.Event().wait()
+        """,
+    "a coroutine": """
+        async def function(x):
+            entered.set()
+            await asyncio.get_running_loop().create_future()
+        """,
+    "an async generator": """
+        async def function(x):
+            yield x
+            entered.set()
+            await asyncio.get_running_loop().create_future()
+        """,
+    "a class with a busy coroutine": """
+        class function:
+            async def initialize(self):
+                await asyncio.sleep(0)
+            async def __call__(self, x):
+                entered.set()
+                while True:
+                    pass
+            async def finalize(self):
+                print("never")
+        """,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        *((kind, "pass") for kind in FUNCTIONS),
+        ("a coroutine", "server.close()"),
+        ("a generator that never yields", "server.close()"),
+    ],
+)
+def test_the_process_ends_whatever_a_function_does(run, kind, end):
+    """Functions of every kind that do not come to an end are left behind without a word."""
+    code = f"""
+import asyncio
+warnings.simplefilter("ignore", ResourceWarning)
+entered = threading.Event()
+{textwrap.dedent(FUNCTIONS[kind])}
+server = start(exit_timeout=5)
+model = server.load_function(
+    "f", function, inputs={{"x": ("FP32", [-1])}}, outputs={{"y": ("FP32", [-1])}}
+)
+pending = model.submit({{"x": [1.0]}})
+entered.wait()
+{end}
+"""
+    assert run(code) == ""
+
+
 def test_close_and_exit_are_quick(run):
     """The server is closed and the process gone in less than 0.3 s each."""
     out = run(
