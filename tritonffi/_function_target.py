@@ -27,7 +27,7 @@ import json
 import threading
 from collections.abc import AsyncGenerator, Generator
 from types import MethodType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from tritonffi._calling import caller
 
@@ -45,6 +45,15 @@ T = TypeVar("T")
 
 _CALL = "__call__"
 _EXECUTE = "execute"
+
+
+class SupportsExecute(Protocol):
+    """An object that is called by its method `execute`, which takes the inputs as any callable."""
+
+    @property
+    def execute(self) -> Callable[..., object]:
+        """Return the results, or yield them."""
+        ...
 
 
 class Target:

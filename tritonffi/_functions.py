@@ -29,7 +29,7 @@ from tritonffi._errors import TritonError, UnsupportedError
 from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_results import ResultWriter
 from tritonffi._function_serving import Serving, error_text, logger
-from tritonffi._function_target import Target
+from tritonffi._function_target import SupportsExecute, Target
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tritonffi._function_target import Instance
     from tritonffi._native import CData
 
-Function: TypeAlias = Callable[..., object]
+Function: TypeAlias = Callable[..., object] | SupportsExecute
 
 __all__ = ["FunctionModel", "check_model_name"]
 

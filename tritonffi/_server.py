@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tritonffi._call import JSON
+    from tritonffi._functions import Function
     from tritonffi._metrics_text import MetricFamilySamples
     from tritonffi._native import CData
     from tritonffi._options import Path
@@ -340,7 +341,7 @@ class Server:
     def load_function(
         self,
         name: str,
-        function: Callable[..., object],
+        function: Function,
         *,
         inputs: Mapping[str, tuple[str, Sequence[int]]],
         outputs: Mapping[str, tuple[str, Sequence[int]]],

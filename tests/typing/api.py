@@ -23,6 +23,22 @@ async def in_a_loop(model: tritonffi.Model) -> None:
         assert_type(response, tritonffi.Response)
 
 
+class Stateful:
+    """A class as a model, called by another method."""
+
+    def initialize(self, config: dict[str, object]) -> None:
+        """Get ready."""
+
+    async def execute(self, a: npt.NDArray[np.float32], context: tritonffi.Context) -> object:
+        """Say more than outputs."""
+        assert_type(context.requests, tuple[tritonffi.ContextRequest, ...])
+        assert_type(context.request.correlation_id, int | str)
+        assert_type(context.request.parameters, dict[str, str | int | float | bool])
+        assert_type(context.request.queue_timeout, float | None)
+        assert_type(context.is_cancelled(), bool)
+        return tritonffi.Result({"b": a[context.request.rows]}, {"instance": context.instance})
+
+
 with tritonffi.Server("models", exit_timeout=3) as server:
     assert_type(server, tritonffi.Server)
     assert_type(server.is_ready(), bool)
@@ -37,6 +53,10 @@ with tritonffi.Server("models", exit_timeout=3) as server:
         config={"dynamic_batching": {}},
     )
     assert_type(model, tritonffi.Model)
+    tensors = {"a": ("FP32", [-1])}
+    server.load_function("one", Stateful, inputs=tensors, outputs=tensors, batch=False)
+    server.load_function("all", Stateful(), inputs=tensors, outputs=tensors)
+    server.load_function("none", 3, inputs=tensors, outputs=tensors)  # type: ignore[arg-type]
     response = model.infer({"a": [1.0], "b": np.ones(1)}, timeout=1.5, outputs=["sum"])
     assert_type(response, tritonffi.Response)
     assert_type(response["sum"], npt.NDArray[np.generic])
