@@ -62,17 +62,31 @@ static uint64_t now_ns(void)
 
 /* What a response holds. */
 
-static Error *is_requested(struct TRITONBACKEND_Request *request, const char *name, bool *requested)
+enum { MAX_OUTPUTS = 256 };
+
+/* The outputs that a request asks for: read once, because Triton walks over all to find one. */
+struct wanted {
+  const char *names[MAX_OUTPUTS];
+  uint32_t count;
+};
+
+static Error *read_wanted(struct TRITONBACKEND_Request *request, struct wanted *wanted)
 {
-  uint32_t count = 0;
-  *requested = false;
-  TRY(TRITONBACKEND_RequestOutputCount(request, &count));
-  for (uint32_t i = 0; i < count && !*requested; i++) {
-    const char *output = NULL;
-    TRY(TRITONBACKEND_RequestOutputName(request, i, &output));
-    *requested = strcmp(output, name) == 0;
-  }
+  TRY(TRITONBACKEND_RequestOutputCount(request, &wanted->count));
+  if (wanted->count > MAX_OUTPUTS)
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNSUPPORTED, "tffitest: too many outputs");
+  for (uint32_t i = 0; i < wanted->count; i++)
+    TRY(TRITONBACKEND_RequestOutputName(request, i, &wanted->names[i]));
   return NULL;
+}
+
+static bool is_wanted(const struct wanted *wanted, const char *name)
+{
+  for (uint32_t i = 0; i < wanted->count; i++) {
+    if (strcmp(wanted->names[i], name) == 0)
+      return true;
+  }
+  return false;
 }
 
 static Error *add_output(struct TRITONBACKEND_Response *response, const char *name,
@@ -90,7 +104,8 @@ static Error *add_output(struct TRITONBACKEND_Response *response, const char *na
   return NULL;
 }
 
-static Error *echo_input(struct task *task, uint32_t index, struct TRITONBACKEND_Response *response)
+static Error *echo_input(struct task *task, uint32_t index, const struct wanted *wanted,
+                         struct TRITONBACKEND_Response *response)
 {
   struct TRITONBACKEND_Input *input = NULL;
   const char *name = NULL;
@@ -104,13 +119,11 @@ static Error *echo_input(struct task *task, uint32_t index, struct TRITONBACKEND
                                                  &shape, &dim_count, &total, &buffer_count));
 
   char output[TEXT_SIZE];
-  bool requested = false;
   if (strncmp(name, "IN", 2) == 0)
     snprintf(output, sizeof output, "OUT%s", name + 2);
   else
     snprintf(output, sizeof output, "%s", name);
-  TRY(is_requested(task->request, output, &requested));
-  if (!requested)
+  if (!is_wanted(wanted, output))
     return NULL;
 
   void *target = NULL;
@@ -137,14 +150,14 @@ static Error *echo_input(struct task *task, uint32_t index, struct TRITONBACKEND
 
 static Error *fill_outputs(struct task *task, int number, struct TRITONBACKEND_Response *response)
 {
+  struct wanted wanted;
   uint32_t count = 0;
+  TRY(read_wanted(task->request, &wanted));
   TRY(TRITONBACKEND_RequestInputCount(task->request, &count));
   for (uint32_t i = 0; i < count; i++)
-    TRY(echo_input(task, i, response));
+    TRY(echo_input(task, i, &wanted, response));
 
-  bool requested = false;
-  TRY(is_requested(task->request, "INDEX", &requested));
-  if (requested) {
+  if (is_wanted(&wanted, "INDEX")) {
     static const int64_t shape[] = {1};
     int32_t value = number;
     void *data = NULL;
