@@ -130,3 +130,26 @@ def test_output_memory_on_a_gpu_is_refused(server, model):
     )
     assert statistics(model)["fail"] == 1
     assert statistics(model)["executions"] == 0
+
+
+def test_output_memory_on_a_gpu_ends_a_stream(server):
+    """The response is not sent, the generator is closed, and the error is the only answer."""
+    closed = []
+
+    def twice(x):
+        try:
+            yield x
+            yield x
+        finally:
+            closed.append("closed")
+
+    loader = Loader(server)
+    model = loader(twice)
+    answer = RawRequest(server, "function", output_memory=GPU).send(PARTS)
+    assert answer.endswith(
+        "output 'y': its memory is on a GPU, and a Python function writes CPU memory"
+    )
+    assert closed == ["closed"]
+    assert statistics(model)["fail"] == 1
+    assert {i: r.fail.count for i, r in model.statistics().responses.items()} == {0: 1}
+    loader.unload()

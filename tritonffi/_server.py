@@ -356,6 +356,15 @@ class Server:
         ``max_batch_size`` above 0 and ``{"dynamic_batching": {}}`` in ``config``, requests that
         wait at the same time become one call.
 
+        - A generator function makes a decoupled model, which is called for one request at a time:
+          what it yields are the responses. It is closed when the request is cancelled.
+        - A coroutine function or async generator runs in an event loop of the model's own.
+        - A class gives each instance an object of its own, with ``__call__`` or ``execute``; an
+          object is shared by all. Either may have ``initialize(config)`` and ``finalize()``
+          (`tritonffi._function_target` has the whole rule).
+        - All of them may call other models of the server. A model must not wait for itself, which
+          is refused where it has one instance.
+
         Args:
             name: The model's name; it must not be one in a model repository.
             function: Called with one read-only ndarray for each input (object arrays of ``bytes``
@@ -364,11 +373,6 @@ class Server:
                 with a `Context`. Where the model batches, the first axis is the whole batch.
                 It returns a mapping of output name to array with as many rows, or a `Result` that
                 holds one. What it raises becomes the error of exactly the requests of the batch.
-                A generator function makes a decoupled model, whose batches are one request each:
-                what it yields are the responses (`Model.stream`). Coroutine functions and async
-                generators run in an event loop of the model's own. A class gives each instance an
-                object of its own; objects may have `initialize` and `finalize`
-                (`tritonffi._function_target` has the whole rule).
             inputs: Data type and shape by name, ``{"a": ("FP32", [-1])}``, without the batch axis.
             outputs: The same for what it returns.
             max_batch_size: The longest batch; 0: no batch axis, one request a call.
