@@ -118,6 +118,12 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   if (error != NULL) {
     return error;
   }
+  uint64_t *head = place(to, 3 * sizeof(*head));
+  if (head != NULL) {
+    head[0] = (uint64_t)tensor.datatype;
+    head[1] = dim_count;
+    head[2] = tensor.byte_size;
+  }
   tensor.name = place_text(to, name);
   int64_t *dims = place(to, (size_t)dim_count * sizeof(int64_t));
   if (wanted != NULL && tffi_wanted_labels(wanted, name)) {
@@ -234,11 +240,17 @@ static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_Infere
     completion->parameters = parameters;
     set_error(completion, error_code, error_copy);
   }
+  const void *first = place(to, 0);
+  const size_t before = to->used;
   for (uint32_t i = 0; i < output_count && error == NULL; i++) {
     error = place_output(to, response, wanted, i, completion == NULL ? NULL : &outputs[i]);
     if (error == NULL && completion != NULL) {
       completion->output_count = i + 1;
     }
+  }
+  if (completion != NULL) {
+    completion->layout = first;
+    completion->layout_size = to->used - before;
   }
   for (uint32_t i = 0; i < parameter_count && error == NULL; i++) {
     error = place_parameter(to, response, i, completion == NULL ? NULL : &parameters[i]);
@@ -259,7 +271,7 @@ static void fill(tffi_completion *completion, struct TRITONSERVER_InferenceRespo
   layout measure = {NULL, 0};
   struct TRITONSERVER_Error *error = lay_out(&measure, response, wanted, response_error, NULL);
   if (error == NULL) {
-    block->content = malloc(measure.used);
+    block->content = calloc(1, measure.used); /* zeroed, because gaps count in the layout */
     if (block->content != NULL) {
       layout real = {block->content, 0};
       error = lay_out(&real, response, wanted, response_error, completion);

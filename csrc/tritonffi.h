@@ -143,6 +143,8 @@ typedef struct tffi_completion {
   const char *model_name;
   const char *request_id;
   tffi_tensor *outputs;
+  const void *layout; /* equal bytes here mean outputs of equal names, types and shapes in the same order */
+  size_t layout_size;
   tffi_parameter *parameters;
   int64_t model_version;
   int32_t error_code; /* a TRITONSERVER_Error_Code where error_message is set */

@@ -326,8 +326,11 @@ class Inference:
     def _arrive(self, number: int, outcome: Response | TritonError | None, done: bool) -> None:  # noqa: FBT001
         """Note what came of the completion of a number, after all those before it."""
         if number == self._arrived:
-            self._note(outcome, done)
+            if outcome is not None:
+                self._outcomes.append(outcome)
             self._arrived = number + 1
+            if done:
+                self.leave()
         else:
             # Another thread has taken an earlier one and not yet delivered it.
             self.queue.early[self.key, number] = (outcome, done)
@@ -336,14 +339,12 @@ class Inference:
             following = self.queue.early.pop((self.key, self._arrived), None)
             if following is None:
                 break
-            self._note(*following)
+            outcome, is_last = following
+            if outcome is not None:
+                self._outcomes.append(outcome)
             self._arrived += 1
-
-    def _note(self, outcome: Response | TritonError | None, done: bool) -> None:  # noqa: FBT001
-        if outcome is not None:
-            self._outcomes.append(outcome)
-        if done:
-            self.leave()
+            if is_last:
+                self.leave()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is over.

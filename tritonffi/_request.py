@@ -233,6 +233,7 @@ class Template:
     __slots__ = (
         "_datatypes",
         "_extra",
+        "_is_checked",
         "_keep",
         "_shapes",
         "_special",
@@ -249,6 +250,7 @@ class Template:
         self._datatypes = [spec.inputs[name].datatype for name in names]
         self._whats = [f"model {spec.name!r}, input {name!r}" for name in names]
         self._shapes: list[tuple[int, ...]] = [()] * len(names)
+        self._is_checked = False  # whether the spec has seen these shapes
         # What the structs point to; the shapes behind the first entries change with the calls.
         self._keep: list[object] = [None] * len(names)
         self._tensors = ffi.new("tffi_tensor[]", max(1, len(names)))
@@ -289,7 +291,7 @@ class Template:
         """
         pins = []
         tensors = self._tensors
-        shapes = []
+        has_new_shape = False
         special = []
         for i, name in enumerate(self.names):
             value = inputs[name]
@@ -305,9 +307,11 @@ class Template:
                 self._keep[i] = tensor.shape = ffi.new("int64_t[]", shape or (0,))
                 tensor.dim_count = len(shape)
                 self._shapes[i] = shape
-            shapes.append((name, shape))
+                has_new_shape = True
             pins.append(pointer)
-        spec.check_shapes(tuple(shapes))
+        if has_new_shape or not self._is_checked:
+            spec.check_shapes(tuple(zip(self.names, self._shapes, strict=True)))
+            self._is_checked = True
         native = self.native
         if request is not None:
             self._extra = self._set_extra(spec, request, inference)

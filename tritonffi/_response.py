@@ -11,17 +11,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from tritonffi._call import string
 from tritonffi._enums import ParameterType
 from tritonffi._errors import CancelledError, TritonError, error_from_code
 from tritonffi._native import ffi, lib
-from tritonffi._tensor import Array, from_tensor
+from tritonffi._tensor import Array, from_tensor, plain_storage
 
 if TYPE_CHECKING:
     from tritonffi._native import CData
     from tritonffi._output import Label, Wanted
 
 ParameterValue: TypeAlias = "str | int | float | bool"
+
+
+# Names of what every response needs.
+_ndarray = np.ndarray
+_buffer = ffi.buffer
+_gc = ffi.gc
+_release = lib.tffi_buffer_release_data
+_NULL = ffi.NULL
+
+# Name, shape, dtype and size of every output: responses of one layout are alike, so that what the
+# layout says is worked out once.
+_Plan: TypeAlias = "tuple[tuple[str, tuple[int, ...], np.dtype[np.generic], int], ...]"
+_plans: dict[bytes, _Plan] = {}
+_REMEMBERED_PLANS = 256
 
 
 class Response(Mapping[str, Array]):
@@ -104,37 +120,27 @@ def read(
         message = string(completion.error_message)
         return inference_error(completion.error_code, message, model_name)
     outputs: dict[str, Array] = {}
-    labels = {}
-    tensors = completion.outputs
-    for i in range(completion.output_count):
-        tensor = tensors[i]
-        name = ffi.string(tensor.name).decode()
-        size = tensor.byte_size
-        shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
-        what = f"model {model_name!r}, output {name!r}"
+    labels: dict[str, list[list[Label]]] = {}
+    plan: _Plan = ()
+    if wanted is None:
+        layout = _buffer(completion.layout, completion.layout_size)[:]
+        known = _plans.get(layout)
+        plan = _make_plan(layout, completion) if known is None else known
+    if plan:
+        tensor = completion.outputs
+        for name, shape, storage, size in plan:
+            # In this order: a signal handler that raises in between must not free it twice.
+            data = tensor.data
+            tensor.buffer = _NULL
+            owner = _gc(data, _release, size)
+            outputs[name] = _ndarray(shape, storage, _buffer(owner, size))
+            tensor += 1
+    else:
         try:
-            if tensor.buffer:
-                owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, size)
-                tensor.buffer = ffi.NULL
-                outputs[name] = from_tensor(tensor.datatype, shape, owner, size, what)
-            elif wanted is None or name not in wanted.out:
-                # The model named the output and asked for no memory.
-                outputs[name] = from_tensor(tensor.datatype, shape, ffi.NULL, 0, what)
-            else:
-                outputs[name] = wanted.written(name, tensor, shape, what)
-            if wanted is not None and tensor.labels:
-                labels[name] = wanted.classes(name, tensor, outputs[name])
+            _read_each(completion, model_name, wanted, outputs, labels)
         except TritonError as error:
             return error
-    if wanted is not None:
-        try:
-            wanted.check_complete(outputs, model_name)
-        except TritonError as error:
-            return error
-    parameters = {}
-    for i in range(completion.parameter_count):
-        parameter = completion.parameters[i]
-        parameters[string(parameter.name)] = parameter_value(parameter)
+    parameters = _parameters(completion) if completion.parameter_count else {}
     return Response(
         outputs,
         model_name,
@@ -143,6 +149,61 @@ def read(
         parameters=parameters,
         labels=labels,
     )
+
+
+def _read_each(
+    completion: CData,
+    model_name: str,
+    wanted: Wanted | None,
+    outputs: dict[str, Array],
+    labels: dict[str, list[list[Label]]],
+) -> None:
+    """Read outputs with all that can be special about one."""
+    for i in range(completion.output_count):
+        tensor = completion.outputs[i]
+        name = ffi.string(tensor.name).decode()
+        size = tensor.byte_size
+        shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
+        what = f"model {model_name!r}, output {name!r}"
+        if tensor.buffer:
+            data = tensor.data
+            tensor.buffer = _NULL
+            owner = _gc(data, _release, size)
+            outputs[name] = from_tensor(tensor.datatype, shape, owner, size, what)
+        elif wanted is None or name not in wanted.out:
+            # The model named the output and asked for no memory.
+            outputs[name] = from_tensor(tensor.datatype, shape, ffi.NULL, 0, what)
+        else:
+            outputs[name] = wanted.written(name, tensor, shape, what)
+        if wanted is not None and tensor.labels:
+            labels[name] = wanted.classes(name, tensor, outputs[name])
+    if wanted is not None:
+        wanted.check_complete(outputs, model_name)
+
+
+def _make_plan(layout: bytes, completion: CData) -> _Plan:
+    """Remember how to read outputs of one layout; an empty plan: with care, one by one."""
+    plan: list[tuple[str, tuple[int, ...], np.dtype[np.generic], int]] = []
+    for i in range(completion.output_count):
+        tensor = completion.outputs[i]
+        shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
+        storage = plain_storage(tensor.datatype, shape, tensor.byte_size)
+        if storage is None or not tensor.buffer:
+            plan = []
+            break
+        plan.append((ffi.string(tensor.name).decode(), shape, storage, tensor.byte_size))
+    if len(_plans) >= _REMEMBERED_PLANS:
+        _plans.clear()
+    _plans[layout] = made = tuple(plan)
+    return made
+
+
+def _parameters(completion: CData) -> dict[str, ParameterValue]:
+    parameters = {}
+    for i in range(completion.parameter_count):
+        parameter = completion.parameters[i]
+        parameters[string(parameter.name)] = parameter_value(parameter)
+    return parameters
 
 
 def parameter_value(parameter: CData) -> ParameterValue:

@@ -234,6 +234,18 @@ def from_tensor(
     return array
 
 
+def plain_storage(datatype: int, shape: Shape, byte_size: int) -> np.dtype[np.generic] | None:
+    """
+    Return the dtype with which an ndarray over the memory is all that `from_tensor` would make.
+
+    None where there is more to do: BYTES, BF16, no bytes, or a size that is not the shape's.
+    """
+    row = _BY_VALUE[datatype]
+    if row.storage is None or row is _BF16 or not byte_size:
+        return None
+    return row.storage if math.prod(shape) * row.size == byte_size else None
+
+
 def check_shape(shape: Shape, expected: Shape, what: str) -> None:
     """
     Hold a shape against the one that metadata give, in which -1 stands for any size.
