@@ -32,7 +32,6 @@ KNOWN = RAW + "`Request` knows what it was made with"
 
 #: Functions without a caller in tritonffi/ and csrc/, and why. A test or an example calls each.
 NOT_CALLED = {
-    "TRITONSERVER_ErrorCodeString": NAMES + "`ErrorCode`",
     "TRITONSERVER_DataTypeString": NAMES + "`DataType`",
     "TRITONSERVER_StringToDataType": NAMES + "`DataType`",
     "TRITONSERVER_MemoryTypeString": NAMES + "`MemoryType`",
@@ -72,6 +71,7 @@ PART_OF = {
     "ErrorNew": "errors of callbacks and of `Server.load_function`",
     "ErrorDelete": "`TritonError`",
     "ErrorCode": "`TritonError`: its class",
+    "ErrorCodeString": "`Server`: errors of a start in a process of its own",
     "ErrorMessage": "`TritonError`: its text",
     "DataTypeByteSize": "`Server.load_function`: the size of outputs",
     "ParameterNew": "`Server.load`",
