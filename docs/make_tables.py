@@ -71,7 +71,7 @@ PART_OF = {
     "ErrorNew": "errors of callbacks and of `Server.load_function`",
     "ErrorDelete": "`TritonError`",
     "ErrorCode": "`TritonError`: its class",
-    "ErrorCodeString": "`Server`: errors of a start in a process of its own",
+    "ErrorCodeString": "`Server`: the class of the error of a failed start",
     "ErrorMessage": "`TritonError`: its text",
     "DataTypeByteSize": "`Server.load_function`: the size of outputs",
     "ParameterNew": "`Server.load`",
