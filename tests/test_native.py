@@ -52,13 +52,19 @@ def cc(*arguments):
     assert done.returncode == 0, done.stderr
 
 
-def build(folder, table, name, sanitizer, *flags):
-    """Build a driver and the library that it loads, and return how to run it."""
-    flags += SANITIZERS[sanitizer]
+def build(folder, table, name, sanitizer, ours=()):
+    """Build a driver and the library that it loads, and return how to run it.
+
+    `ours` are more flags for the files of csrc/.
+    """
+    flags = SANITIZERS[sanitizer]
     library, program = folder / "libfake.so", folder / name
     cc(*flags, "-shared", "-fPIC", *sorted(NATIVE.glob("fake_*.c")), "-o", library)
-    sources = [*sorted((ROOT / "csrc").glob("*.c")), NATIVE / "driver.c", NATIVE / f"{name}.c"]
-    cc(*flags, *sources, table, "-ldl", "-o", program)
+    objects = []
+    for source in sorted((ROOT / "csrc").glob("*.c")):
+        objects.append(folder / f"{source.stem}.o")
+        cc(*flags, *ours, "-c", source, "-o", objects[-1])
+    cc(*flags, *objects, NATIVE / "driver.c", NATIVE / f"{name}.c", table, "-ldl", "-o", program)
     # ThreadSanitizer of GCC before 14 does not start where addresses are random by many bits.
     bits = int(Path("/proc/sys/vm/mmap_rnd_bits").read_text())
     prefix = ["setarch", "-R"] if sanitizer == "threads" and bits > 28 else []
@@ -90,3 +96,11 @@ def test_traces_are_released_once_by_any_thread(tmp_path, table, sanitizer):
 def test_a_forked_child_never_waits_for_a_thread_that_is_not_there(tmp_path, table):
     """300 forks while four threads hold the locks: the child lets go of all and starts anew."""
     run(build(tmp_path, table, "threads", "plain"), "forks")
+
+
+def test_whatever_fails_everything_is_given_back(tmp_path, table):
+    """Each allocation of ours and each call of Triton's fails once, in each kind of inference."""
+    counted = ("-include", str(NATIVE / "counted.h"))
+    out = run(build(tmp_path, table, "failures", "memory", ours=counted))
+    counts = dict(line.rsplit(": ", 1) for line in out.splitlines())
+    assert min(map(int, counts.values())) > 0
