@@ -128,8 +128,11 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   int64_t *dims = place(to, (size_t)dim_count * sizeof(int64_t));
   if (wanted != NULL && tffi_wanted_labels(wanted, name)) {
     size_t classes = 1;
-    for (uint64_t i = wanted->batching ? 1 : 0; i < dim_count; i++) {
+    for (uint64_t i = wanted->batching ? 1 : 0; i < dim_count && classes <= tensor.byte_size; i++) {
       classes *= (size_t)shape[i];
+    }
+    if (classes > tensor.byte_size) {
+      classes = 0; /* a shape that cannot be, which the reader finds out */
     }
     error = place_labels(to, response, index, classes, &tensor);
     if (error != NULL) {
@@ -446,6 +449,7 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
     pthread_mutex_lock(&slot->request_lock);
     slot->request = NULL;
     pthread_mutex_unlock(&slot->request_lock);
+    slot->wanted = NULL;
     tffi_slot_give_back(slot);
   }
   free(wanted);

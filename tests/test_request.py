@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tritonffi import InvalidArgumentError, Label, Request, RequestFlag
+from tritonffi import InternalError, InvalidArgumentError, Label, Request, RequestFlag
 
 
 def test_labels_come_best_first(server):
@@ -68,6 +68,13 @@ def test_text_has_no_labels(server):
     """BYTES cannot be compared."""
     with pytest.raises(InvalidArgumentError, match=r"'echo_bytes', output 'OUTPUT0'.*BYTES"):
         server.model("echo_bytes").infer({"INPUT0": ["a"]}, labels={"OUTPUT0": 1})
+
+
+def test_labels_of_an_output_without_memory_are_an_error(echo):
+    """The shape alone must not make us ask for as many labels."""
+    value = np.zeros(1 << 16, np.float32)
+    with pytest.raises(InternalError, match=r"'OUTPUT0'.*262144 bytes, but there are 0"):
+        echo.infer({"INPUT0": value}, labels={"OUTPUT0": 1}, parameters={"mode": "no_memory"})
 
 
 def test_response_parameters_keep_their_types(echo):
