@@ -127,13 +127,7 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   tensor.name = place_text(to, name);
   int64_t *dims = place(to, (size_t)dim_count * sizeof(int64_t));
   if (wanted != NULL && tffi_wanted_labels(wanted, name)) {
-    size_t classes = 1;
-    for (uint64_t i = wanted->batching ? 1 : 0; i < dim_count && classes <= tensor.byte_size; i++) {
-      classes *= (size_t)shape[i];
-    }
-    if (classes > tensor.byte_size) {
-      classes = 0; /* a shape that cannot be, which the reader finds out */
-    }
+    const size_t classes = tffi_wanted_classes(wanted, shape, dim_count, tensor.byte_size);
     error = place_labels(to, response, index, classes, &tensor);
     if (error != NULL) {
       return error;

@@ -71,6 +71,8 @@ bool tffi_wanted_new(const tffi_request *request, tffi_wanted **wanted);
 /* The caller's memory for an output, or NULL. Both look-ups take NULL for `wanted`. */
 const tffi_tensor *tffi_wanted_out(const tffi_wanted *wanted, const char *name);
 bool tffi_wanted_labels(const tffi_wanted *wanted, const char *name);
+/* How many classes an output has, or a row of it; 0 where its bytes are not even as many. */
+size_t tffi_wanted_classes(const tffi_wanted *wanted, const int64_t *shape, uint64_t dim_count, size_t byte_size);
 
 /* request.c: fills the C request from the description; after an error the caller deletes it. */
 struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from);
