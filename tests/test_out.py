@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import gc
 import mmap
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from _backend import write_model
 from conftest import counters
 
-from tritonffi import InternalError, InvalidArgumentError, Request, Server
+from tritonffi import Chunks, InternalError, InvalidArgumentError, Request, Server
 
 THREE = np.float32([1.5, -2.0, 3.25])
 
@@ -405,3 +406,31 @@ def test_nothing_is_copied_in_python(echo):
     assert peak < value.nbytes / 2
     assert counters() == before
     assert out.sum() == value.size
+
+
+def test_every_way_of_asking_writes_there(server):
+    """`map`, `stream` and `async_infer` too, with inputs in pieces, each into its own row."""
+    model = server.model("batched")
+    frame = np.zeros((40, 1, 2), np.float32)
+
+    def requests():
+        for i, row in enumerate(frame):
+            parts = Chunks([np.float32([[i, -i]])], host_policies={"other": [[[0.0, 0.0]]]})
+            yield Request({"INPUT0": parts}, out={"OUTPUT0": row}, labels={"OUTPUT0": 1})
+
+    expected = [[[i, -i]] for i in range(40)]
+    responses = list(model.map(requests(), in_flight=8))
+    assert frame.tolist() == expected
+    assert [response.labels["OUTPUT0"][0][0].value for response in responses] == list(range(40))
+
+    frame[:] = 0
+    for request in requests():
+        assert len(list(model.stream(request))) == 1
+    assert frame.tolist() == expected
+
+    async def ask():
+        await asyncio.gather(*(model.async_infer(request) for request in requests()))
+
+    frame[:] = 0
+    asyncio.run(ask())
+    assert frame.tolist() == expected
