@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import weakref
 from collections import deque
@@ -17,6 +16,7 @@ from tritonffi._errors import ClosedError
 from tritonffi._map import Mapped, Results, check_in_flight
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from types import TracebackType
 
@@ -112,6 +112,8 @@ class AsyncResponseMap(AsyncIterator[T_co]):
         return self
 
     async def __anext__(self) -> T_co:
+        import asyncio  # noqa: PLC0415  only who awaits pays for its import: a third of ours
+
         try:
             head = await self._next()
         except asyncio.CancelledError:
@@ -129,6 +131,8 @@ class AsyncResponseMap(AsyncIterator[T_co]):
         raise head
 
     async def _next(self) -> Inference | Exception:
+        import asyncio  # noqa: PLC0415  as above
+
         while True:
             waiter = asyncio.get_running_loop().create_future()
             self._results.waiters.append(waiter)
@@ -151,7 +155,7 @@ class AsyncResponseMap(AsyncIterator[T_co]):
         deadline = self._results.deadline()
         timer = None
         if deadline is not None:
-            loop = asyncio.get_running_loop()
+            loop = waiter.get_loop()
             timer = loop.call_later(deadline - time.monotonic(), set_future, waiter)
         try:
             await waiter
@@ -215,6 +219,8 @@ class AsyncResponseMap(AsyncIterator[T_co]):
         return len(self._results.unreported) + len(self._results.finished) < self._in_flight
 
     def _await_item(self, source: AsyncIterator[Inputs | Request]) -> None:
+        import asyncio  # noqa: PLC0415  as above
+
         coming = asyncio.ensure_future(_item(source))
         results = self._results
         coming.add_done_callback(lambda _: results.wake())

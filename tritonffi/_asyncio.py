@@ -8,7 +8,6 @@ the loop is closed and what it left in flight is over, or until the server itsel
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 import weakref
@@ -23,6 +22,7 @@ from tritonffi._response import Response
 from tritonffi._stream import Feed, check_max_pending
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from types import TracebackType
 
@@ -121,6 +121,8 @@ class Awaited(Inference):
             TimeoutError: The request's own ``timeout`` is up; it has been cancelled.
             ClosedError: The server was closed and gave up waiting for the model.
         """
+        import asyncio  # noqa: PLC0415  only who awaits pays for its import: a third of ours
+
         loop = asyncio.get_running_loop()
         while not is_ready():
             if self.queue.is_given_up:
@@ -190,6 +192,8 @@ def set_future(waiter: asyncio.Future[None]) -> None:
 
 
 def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    import asyncio  # noqa: PLC0415  as above
+
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
@@ -198,6 +202,8 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
 
 def queue_here(lifecycle: Lifecycle) -> LoopQueue:
     """Return the server's queue for the running loop; it is made at the first call."""
+    import asyncio  # noqa: PLC0415  as above
+
     loop = asyncio.get_running_loop()
     queue = lifecycle.loops.get(loop)
     if queue is None:

@@ -20,7 +20,6 @@ there too.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import json
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from tritonffi._calling import caller
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from concurrent.futures import Future
 
@@ -221,6 +221,8 @@ class EventLoop:
 
     def run(self, coroutine: Coroutine[object, object, T], *, to_the_end: bool = False) -> T:
         """Run a coroutine in the loop, and wait for it."""
+        import asyncio  # noqa: PLC0415  only who awaits pays for its import: a third of ours
+
         future = asyncio.run_coroutine_threadsafe(coroutine, self._begin())
         if to_the_end:
             return future.result()
@@ -249,6 +251,8 @@ class EventLoop:
             thread.join()
 
     def _begin(self) -> asyncio.AbstractEventLoop:
+        import asyncio  # noqa: PLC0415  as above
+
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -260,6 +264,8 @@ class EventLoop:
             return self._loop
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio  # noqa: PLC0415  as above
+
         asyncio.set_event_loop(loop)
         try:
             while not self._is_over:
@@ -279,6 +285,8 @@ async def _next(made: AsyncGenerator[T, None]) -> T:
 
 
 async def _cancel_others() -> None:
+    import asyncio  # noqa: PLC0415  as above
+
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -25,7 +25,6 @@ An argument or variable may name the library file or a folder: an installation (
 
 from __future__ import annotations
 
-import importlib.metadata
 import mmap
 import os
 import platform
@@ -275,6 +274,8 @@ def _at_variable(name: str) -> Path:
 
 
 def _in_wheel() -> Path:
+    import importlib.metadata  # noqa: PLC0415  brings zipfile and email: not for everyone
+
     try:
         files = importlib.metadata.distribution(_WHEEL).files
     except importlib.metadata.PackageNotFoundError:
@@ -286,7 +287,7 @@ def _in_wheel() -> Path:
 
 
 def _in_fetched() -> Path:
-    from tritonffi import _fetch  # noqa: PLC0415  brings zipfile and subprocess: not for everyone
+    from tritonffi import _fetch  # noqa: PLC0415  brings zipfile and subprocess, as above
 
     directory = _fetch.default_directory()
     if not directory.exists():

@@ -28,8 +28,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tritonffi import _fetch
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -95,6 +93,8 @@ def examine(library: Path, stubs: Path) -> PythonBackend:
 
 
 def _numpy_problem() -> str:
+    from tritonffi import _fetch  # noqa: PLC0415  brings zipfile and subprocess: not for everyone
+
     text = f"its stub needs a numpy below 2, and here is {np.__version__}"
     problem = _fetch.packages_problem()
     if problem is not None:
@@ -216,6 +216,8 @@ def _find_libpython() -> Path | None:
 
 def _find_packages(stubs: Path) -> Path | None:
     """Return the numpy that `get-server --with-python-backend` put beside the server."""
+    from tritonffi import _fetch  # noqa: PLC0415  as above
+
     for server in (stubs.absolute().parents[2], _fetch.default_directory()):
         packages = _fetch.packages_directory(server)
         if (packages / "numpy" / "__init__.py").is_file():
