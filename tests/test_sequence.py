@@ -263,6 +263,38 @@ def test_a_sequence_that_is_idle_for_too_long_is_forgotten(backend_directory, tm
             idle.infer({"INPUT0": [[3]]})
 
 
+@pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 4 }"])
+def test_triton_keeps_implicit_state(backend_directory, tmp_path, strategy):
+    """A tensor that one request leaves for the next of its sequence; each starts with zero."""
+    state = f"""
+    sequence_batching {{
+      {strategy}
+      state {{
+        input_name: "STATE" output_name: "STATE" data_type: TYPE_INT32 dims: [1]
+        initial_state {{ name: "zero" data_type: TYPE_INT32 dims: [1] zero_data: true }}
+      }}
+    }}
+    """
+    _backend.write_model(
+        tmp_path / "models",
+        "sum",
+        {"INPUT0": ("INT32", [1])},
+        max_batch_size=4,
+        extra=state,
+        state=True,
+    )
+    with Server(tmp_path / "models", backend_directory=backend_directory) as server:
+        model = server.model("sum")
+        for _ in range(2):
+            with model.sequence(1) as one, model.sequence("two") as two:
+                seen = []
+                for i in range(1, 4):
+                    for sequence, step in ((one, i), (two, 10 * i)):
+                        response = sequence.infer({"INPUT0": [[step]]}, sequence_end=i == 3)
+                        seen.append(response.parameters["state"])
+            assert seen == [1, 10, 3, 30, 6, 60]
+
+
 def test_a_callable_with_a_memory(server):
     """State by sequence; the callable sees ids and flags."""
     totals = {}

@@ -65,6 +65,8 @@ static Error *knobs_set(struct knobs *knobs, const char *key, const char *text)
     knobs->ignore_cancel = is_true(text);
   else if (strcmp(key, "report") == 0)
     knobs->report = is_true(text);
+  else if (strcmp(key, "state") == 0)
+    knobs->state = is_true(text);
   else if (strcmp(key, "host_policy") == 0)
     snprintf(knobs->host_policy, TEXT_SIZE, "%s", text);
   else if (strcmp(key, "init_hold") == 0)
@@ -101,7 +103,8 @@ Error *knobs_of_model(struct knobs *knobs, const char *config)
   static const char *const keys[] = {"mode",       "count",      "final",         "error_at",
                                      "error_code", "error_text", "order",         "thread",
                                      "hold",       "hold_at",    "report",        "ignore_cancel",
-                                     "init_error", "init_hold",  "finalize_hold", NULL};
+                                     "init_error", "init_hold",  "finalize_hold", "state",
+                                     NULL};
   *knobs = (struct knobs){.error_code = TRITONSERVER_ERROR_INTERNAL,
                           .error_text = "tffitest: an error as asked for",
                           .error_at = -1,

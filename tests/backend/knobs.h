@@ -25,6 +25,7 @@
  *                  id, correlation_id, flags, timeout_us; and in how many buffers each input lies,
  *                  under its name
  *   host_policy    the data of inputs are those for this host policy
+ *   state          true: state.h
  *   response_ns    the nanoseconds that each response is reported to have taken, and 2 for its outputs
  *   activity       the name of an activity that is added to the request's trace, if it has one; then
  *                  the trace's context comes back as the parameter trace_context
@@ -57,6 +58,7 @@ struct knobs {
   bool in_thread;
   bool ignore_cancel;
   bool report;
+  bool state;
   bool init_hold;
   bool finalize_hold;
   char host_policy[TEXT_SIZE];

@@ -16,6 +16,7 @@
 #include "gate.h"
 #include "knobs.h"
 #include "responses.h"
+#include "state.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -259,6 +260,8 @@ static Error *make_response(struct task *task, int number, struct TRITONBACKEND_
   TRY(echo_parameters(task, *response));
   if (knobs->report)
     TRY(report_request(task, *response));
+  if (knobs->state)
+    TRY(keep_state(task->request, *response));
   if (knobs->activity[0] != '\0')
     TRY(report_activity(task, *response));
   return knobs->mode == MODE_NO_OUTPUT ? NULL : fill_outputs(task, number, *response);
