@@ -143,7 +143,12 @@ struct TRITONSERVER_Error *tffi_trace_give(tffi_trace *trace, struct TRITONSERVE
  */
 void tffi_trace_refused(tffi_trace *trace);
 
-/* inference.c: a completion without content; NULL where memory is out. */
+/* completion.c: a completion without content; NULL where memory is out. */
 tffi_completion *tffi_completion_new(void);
+/* Gives it an error, whose text lives on. */
+void tffi_completion_set_error(tffi_completion *completion, int32_t code, const char *message);
+/* Reads the response into the completion; what cannot be read becomes the completion's error. Deletes the response. */
+void tffi_completion_fill(tffi_completion *completion, struct TRITONSERVER_InferenceResponse *response,
+                          const tffi_wanted *wanted);
 
 #endif

@@ -9,7 +9,7 @@
  *   2. tffi_inference_submit (inference.c) takes a slot, makes the TRITONSERVER_InferenceRequest, installs the
  *      callbacks and hands it to Triton. If Triton refuses, everything is given back and the error is returned.
  *   3. Triton's threads call alloc_fn (buffer.c) for output memory: a pooled tffi_buffer, or the caller's own array.
- *   4. response_complete_fn (inference.c) copies names and shapes into one flat tffi_completion, takes over the
+ *   4. response_complete_fn (inference.c) has completion.c copy names and shapes into one tffi_completion, takes over the
  *      buffers and deletes the C response at once; request_release_fn deletes the C request.
  *   5. The completion goes onto the inference's own list in its tffi_queue (queue.c) and wakes the one who waits.
  *      The last one is marked `done`: the final response and the release were both seen, so inputs may go.

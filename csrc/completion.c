@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Completions: what a C response says, read into one flat block on Triton's thread, so that the response can go at
+ * once. inference.c says when.
+ */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* A completion as it is allocated: what its pointers point to is one block behind it, NULL while there is nothing. */
+typedef struct {
+  tffi_completion shown;
+  void *content;
+} completion_block;
+
+tffi_completion *tffi_completion_new(void)
+{
+  completion_block *block = calloc(1, sizeof(*block));
+  if (block == NULL) {
+    return NULL;
+  }
+  tffi_count(&tffi_live.completions, 1);
+  return &block->shown;
+}
+
+void tffi_completion_free(tffi_completion *completion)
+{
+  if (completion == NULL) {
+    return;
+  }
+  for (uint32_t i = 0; i < completion->output_count; i++) {
+    tffi_buffer_release(completion->outputs[i].buffer);
+  }
+  completion_block *block = (completion_block *)completion;
+  free(block->content);
+  free(block);
+  tffi_count(&tffi_live.completions, -1);
+}
+
+static void discard(struct TRITONSERVER_Error *error)
+{
+  if (error != NULL) {
+    TRITONSERVER_ErrorDelete(error);
+  }
+}
+
+void tffi_completion_set_error(tffi_completion *completion, int32_t code, const char *message)
+{
+  completion->error_code = code;
+  completion->error_message = message;
+}
+
+/*
+ * Content is laid out twice over the same code: first with `base` NULL to learn the size, then for real.
+ */
+typedef struct {
+  char *base;
+  size_t used;
+} layout;
+
+static void *place(layout *to, size_t size)
+{
+  to->used = (to->used + sizeof(int64_t) - 1) / sizeof(int64_t) * sizeof(int64_t);
+  void *at = to->base == NULL ? NULL : to->base + to->used;
+  to->used += size;
+  return at;
+}
+
+static const char *place_text(layout *to, const char *text)
+{
+  if (text == NULL) {
+    text = "";
+  }
+  const size_t size = strlen(text) + 1;
+  char *at = place(to, size);
+  return at == NULL ? NULL : memcpy(at, text, size);
+}
+
+/*
+ * The labels of an output's classes: one for each element, or of a batch for each element of a row. Triton does not
+ * tell how many there are; for a class without a label it says NULL, and here is no text.
+ */
+static struct TRITONSERVER_Error *place_labels(layout *to, struct TRITONSERVER_InferenceResponse *response,
+                                               uint32_t index, size_t count, tffi_tensor *output)
+{
+  struct TRITONSERVER_Error *error = NULL;
+  const char **labels = place(to, count * sizeof(*labels));
+  for (size_t i = 0; i < count && error == NULL; i++) {
+    const char *label = NULL;
+    error = TRITONSERVER_InferenceResponseOutputClassificationLabel(response, index, i, &label);
+    label = place_text(to, label);
+    if (labels != NULL) {
+      labels[i] = label;
+    }
+  }
+  output->labels = labels;
+  output->label_count = count;
+  return error;
+}
+
+static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_InferenceResponse *response,
+                                               const tffi_wanted *wanted, uint32_t index, tffi_tensor *output)
+{
+  const char *name = NULL;
+  const int64_t *shape = NULL;
+  const void *data = NULL;
+  uint64_t dim_count = 0;
+  void *userp = NULL;
+  tffi_tensor tensor = {0};
+  struct TRITONSERVER_Error *error = TRITONSERVER_InferenceResponseOutput(
+      response, index, &name, &tensor.datatype, &shape, &dim_count, &data, &tensor.byte_size, &tensor.memory_type,
+      &tensor.memory_type_id, &userp);
+  if (error != NULL) {
+    return error;
+  }
+  uint64_t *head = place(to, 3 * sizeof(*head));
+  if (head != NULL) {
+    head[0] = (uint64_t)tensor.datatype;
+    head[1] = dim_count;
+    head[2] = tensor.byte_size;
+  }
+  tensor.name = place_text(to, name);
+  int64_t *dims = place(to, (size_t)dim_count * sizeof(int64_t));
+  if (wanted != NULL && tffi_wanted_labels(wanted, name)) {
+    const size_t classes = tffi_wanted_classes(wanted, shape, dim_count, tensor.byte_size);
+    error = place_labels(to, response, index, classes, &tensor);
+    if (error != NULL) {
+      return error;
+    }
+  }
+  if (output == NULL) {
+    return NULL;
+  }
+  if (dim_count > 0) {
+    /* Of a scalar Triton gives the address of nothing. */
+    memcpy(dims, shape, (size_t)dim_count * sizeof(int64_t));
+  }
+  tensor.shape = dims;
+  tensor.dim_count = (uint32_t)dim_count;
+  /* Of an output that the model named without asking for memory, userp is whatever was there before. */
+  tensor.buffer = data == NULL ? NULL : userp;
+  if (tensor.buffer != NULL) {
+    tensor.data = tffi_buffer_data(tensor.buffer);
+    tffi_buffer_retain(tensor.buffer);
+  } else {
+    tensor.data = (void *)(uintptr_t)data; /* the caller's own memory */
+  }
+  *output = tensor;
+  return NULL;
+}
+
+static struct TRITONSERVER_Error *place_parameter(layout *to, struct TRITONSERVER_InferenceResponse *response,
+                                                  uint32_t index, tffi_parameter *parameter)
+{
+  const char *name = NULL;
+  const void *value = NULL;
+  tffi_parameter read = {0};
+  struct TRITONSERVER_Error *error =
+      TRITONSERVER_InferenceResponseParameter(response, index, &name, &read.type, &value);
+  if (error != NULL) {
+    return error;
+  }
+  read.name = place_text(to, name);
+  switch (read.type) {
+    case TRITONSERVER_PARAMETER_STRING:
+      read.text = place_text(to, value);
+      break;
+    case TRITONSERVER_PARAMETER_INT:
+      memcpy(&read.integer, value, sizeof(int64_t));
+      break;
+    case TRITONSERVER_PARAMETER_BOOL: {
+      bool flag = false;
+      memcpy(&flag, value, sizeof(bool));
+      read.integer = flag ? 1 : 0;
+      break;
+    }
+    case TRITONSERVER_PARAMETER_DOUBLE:
+      memcpy(&read.real, value, sizeof(double));
+      break;
+    case TRITONSERVER_PARAMETER_BYTES:
+      /* Triton tells no size, so there is nothing that could be read. */
+      break;
+    default:
+      break;
+  }
+  if (parameter != NULL) {
+    *parameter = read;
+  }
+  return NULL;
+}
+
+/* One pass over the response: with `completion` NULL only to measure. An error stops it. */
+static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_InferenceResponse *response,
+                                          const tffi_wanted *wanted, struct TRITONSERVER_Error *response_error,
+                                          tffi_completion *completion)
+{
+  const char *model_name = NULL;
+  const char *request_id = NULL;
+  int64_t model_version = -1;
+  uint32_t output_count = 0;
+  uint32_t parameter_count = 0;
+  struct TRITONSERVER_Error *error = TRITONSERVER_InferenceResponseModel(response, &model_name, &model_version);
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceResponseId(response, &request_id);
+  }
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceResponseOutputCount(response, &output_count);
+  }
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceResponseParameterCount(response, &parameter_count);
+  }
+  if (error != NULL) {
+    return error;
+  }
+  const char *model_copy = place_text(to, model_name);
+  const char *id_copy = place_text(to, request_id);
+  const char *error_copy = NULL;
+  int32_t error_code = 0;
+  if (response_error != NULL) {
+    error_copy = place_text(to, TRITONSERVER_ErrorMessage(response_error));
+    error_code = (int32_t)TRITONSERVER_ErrorCode(response_error);
+    output_count = 0; /* whatever a failed response carries is not a result */
+  }
+  tffi_tensor *outputs = place(to, output_count * sizeof(tffi_tensor));
+  tffi_parameter *parameters = place(to, parameter_count * sizeof(tffi_parameter));
+  if (completion != NULL) {
+    completion->has_response = true;
+    completion->model_name = model_copy;
+    completion->model_version = model_version;
+    completion->request_id = id_copy;
+    completion->outputs = outputs;
+    completion->parameters = parameters;
+    tffi_completion_set_error(completion, error_code, error_copy);
+  }
+  const void *first = place(to, 0);
+  const size_t before = to->used;
+  for (uint32_t i = 0; i < output_count && error == NULL; i++) {
+    error = place_output(to, response, wanted, i, completion == NULL ? NULL : &outputs[i]);
+    if (error == NULL && completion != NULL) {
+      completion->output_count = i + 1;
+    }
+  }
+  if (completion != NULL) {
+    completion->layout = first;
+    completion->layout_size = to->used - before;
+  }
+  for (uint32_t i = 0; i < parameter_count && error == NULL; i++) {
+    error = place_parameter(to, response, i, completion == NULL ? NULL : &parameters[i]);
+    if (error == NULL && completion != NULL) {
+      completion->parameter_count = i + 1;
+    }
+  }
+  return error;
+}
+
+void tffi_completion_fill(tffi_completion *completion, struct TRITONSERVER_InferenceResponse *response,
+                          const tffi_wanted *wanted)
+{
+  completion_block *block = (completion_block *)completion;
+  /* Each call makes a new error object, so it is asked for once. */
+  struct TRITONSERVER_Error *response_error = TRITONSERVER_InferenceResponseError(response);
+  layout measure = {NULL, 0};
+  struct TRITONSERVER_Error *error = lay_out(&measure, response, wanted, response_error, NULL);
+  if (error == NULL) {
+    block->content = calloc(1, measure.used); /* zeroed, because gaps count in the layout */
+    if (block->content != NULL) {
+      layout real = {block->content, 0};
+      error = lay_out(&real, response, wanted, response_error, completion);
+    }
+  }
+  completion->has_response = true;
+  if (error != NULL) {
+    tffi_completion_set_error(completion, TRITONSERVER_ERROR_INTERNAL, "the response could not be read");
+    TRITONSERVER_ErrorDelete(error);
+  } else if (block->content == NULL) {
+    tffi_completion_set_error(completion, TRITONSERVER_ERROR_UNAVAILABLE, "no memory to read the response into");
+  }
+  discard(response_error);
+  discard(TRITONSERVER_InferenceResponseDelete(response));
+}
