@@ -10,6 +10,7 @@ import ast
 import inspect
 import re
 import subprocess
+import sys
 import tokenize
 from pathlib import Path
 
@@ -301,3 +302,14 @@ def test_every_file_says_its_licence(folder):
         if path.suffix in (".py", ".pyi", ".c", ".h") and "build" not in path.parts:
             first = path.read_text(encoding="utf-8").partition("\n")[0]
             assert "SPDX-License-Identifier: Apache-2.0" in first, path
+
+
+def test_importing_brings_only_what_everyone_needs():
+    """What takes long to import and serves a few is imported where it is used."""
+    brought = "import numpy, sys; before = set(sys.modules); import tritonffi"
+    show = "print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{brought}; {show}"], capture_output=True, text=True, check=True
+    )
+    slow = {"asyncio", "email", "importlib.metadata", "subprocess", "zipfile"}
+    assert slow & set(done.stdout.split()) == set()
