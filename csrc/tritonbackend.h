@@ -131,6 +131,10 @@ struct TRITONSERVER_Error *TRITONBACKEND_RequestOutputCount(struct TRITONBACKEND
     uint32_t *count);
 struct TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(struct TRITONBACKEND_Request *request,
     uint32_t index, const char **output_name);
+/* Where an output will be, as far as the allocator's query function knows; the size may be NULL. */
+struct TRITONSERVER_Error *TRITONBACKEND_RequestOutputBufferProperties(
+    struct TRITONBACKEND_Request *request, const char *name, size_t *byte_size,
+    TRITONSERVER_MemoryType *memory_type, int64_t *memory_type_id);
 struct TRITONSERVER_Error *TRITONBACKEND_RequestRelease(struct TRITONBACKEND_Request *request,
     uint32_t release_flags);
 

@@ -22,6 +22,7 @@ from tritonffi import (
     _cuda,
     _lent,
 )
+from tritonffi._enums import MemoryType
 from tritonffi._native import ffi
 
 # numpy says since 2.1 that what it lends is read-only; before, it lends no such array.
@@ -337,6 +338,18 @@ def test_outputs_go_to_memory_of_a_gpu(echo, driver):
     with pytest.raises(UnsupportedError, match="got GPU memory for an output"):
         echo.infer({"INPUT0": [1.0, 2.0]}, out={"OUTPUT0": out})
     assert out.memory.tolist() == [0, 0]
+
+
+def test_a_model_may_ask_where_an_output_will_be(echo):
+    """Before it makes it: in the memory that was given, or in CPU memory."""
+    memory = np.zeros(1, np.float32)
+    for out, expected in (
+        ({}, MemoryType.CPU * 10),
+        ({"OUTPUT0": memory}, MemoryType.CPU * 10),
+        ({"OUTPUT0": Lender(memory, device=(3, 2))}, MemoryType.CPU_PINNED * 10 + 2),
+    ):
+        response = echo.infer({"INPUT0": [1.0]}, out=out, parameters=REPORT)
+        assert response.parameters["OUTPUT0"] == expected
 
 
 def test_without_a_driver_there_is_no_gpu_memory(echo, monkeypatch):

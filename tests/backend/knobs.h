@@ -23,7 +23,8 @@
  *   ignore_cancel  true: a cancelled request is served; by default it ends with CANCELLED
  *   report         true: what the request says of itself comes back as parameters of the response:
  *                  id, correlation_id, flags, timeout_us; and in how many buffers each input lies,
- *                  under its name
+ *                  under its name; and where each output is to be: ten times the memory type, and
+ *                  the device
  *   host_policy    the data of inputs are those for this host policy
  *   state          true: state.h
  *   response_ns    the nanoseconds that each response is reported to have taken, and 2 for its outputs

@@ -217,6 +217,14 @@ static Error *report_request(struct task *task, struct TRITONBACKEND_Response *r
     TRY(TRITONBACKEND_InputProperties(input, &text, NULL, NULL, NULL, NULL, &buffers));
     TRY(TRITONBACKEND_ResponseSetIntParameter(response, text, buffers));
   }
+  TRY(TRITONBACKEND_RequestOutputCount(task->request, &count));
+  for (uint32_t i = 0; i < count; i++) {
+    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_GPU;
+    int64_t memory_id = -1;
+    TRY(TRITONBACKEND_RequestOutputName(task->request, i, &text));
+    TRY(TRITONBACKEND_RequestOutputBufferProperties(task->request, text, NULL, &memory, &memory_id));
+    TRY(TRITONBACKEND_ResponseSetIntParameter(response, text, 10 * (int)memory + memory_id));
+  }
   return NULL;
 }
 
