@@ -27,6 +27,9 @@ Run = Callable[[Load], Round]
 """What does a load and says what the round gave."""
 
 LEAST_INFERENCES = 12
+FEW_INFERENCES = 4
+LONGEST_US = 1e6
+"""Where so many as the least take longer than this, a round has few."""
 
 
 class ContenderError(RuntimeError):
@@ -245,6 +248,8 @@ def _calibrate(entry: Entry, seconds: float) -> Load:
     us = entry.run(replace(load, count=least)).get("us")
     if us is None:  # the round is not of inferences
         return load
+    if us * least > LONGEST_US:
+        return replace(load, count=max(FEW_INFERENCES, load.in_flight))
     # The first inferences are slower than the rest: a guess from them, and one from a longer run.
     count = max(least, int(seconds * 1e6 / us / 4))
     us = entry.run(replace(load, count=count))["us"]
