@@ -214,6 +214,91 @@ def test_a_call_that_never_ends_is_cancelled_at_close():
     assert counters() == before
 
 
+@pytest.mark.parametrize("is_generator", [False, True])
+def test_a_cancelled_request_cancels_its_coroutine(load, is_generator):
+    """At its await; it may come to its end, and the next request waits for that."""
+    entered = threading.Semaphore(0)
+    seen = []
+
+    async def wait(x):
+        seen.append("begin")
+        try:
+            if x[0] > 0:
+                entered.release()
+                await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0)
+            seen.append("end")
+        return x
+
+    async def generate(x):
+        yield await wait(x)
+
+    model = load(generate if is_generator else wait)
+    inference = model.submit({"x": [1.0]})
+    assert entered.acquire(timeout=30)
+    following = model.submit({"x": [0.0]})
+    inference.cancel()
+    with pytest.raises(CancelledError, match="the request was cancelled"):
+        inference.result()
+    assert following.result()["y"].item() == 0
+    assert seen == ["begin", "end"] * 2
+
+
+def test_a_coroutine_is_cancelled_when_nobody_waits_for_its_batch(load):
+    """One request of two is not enough; and a coroutine may answer all the same."""
+    held = Held()
+    entered = threading.Semaphore(0)
+
+    async def function(x):
+        if len(x) == 1:
+            await asyncio.to_thread(held, x)
+            return x
+        entered.release()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return x * 2
+
+    model = load(function, **BATCHED)
+    first = model.submit({"x": row(0)})
+    held.wait()
+    pending = [model.submit({"x": row(i)}) for i in (1, 2)]
+    held.may_go.set()
+    first.result()
+    assert entered.acquire(timeout=30)
+    assert pending[0].cancel()
+    assert not pending[0].wait(0.25)
+    assert pending[1].cancel()
+    assert [inference.result()["y"].item() for inference in pending] == [2, 4]
+    held.calls.clear()
+
+
+def test_cancelling_a_call_cancels_what_it_awaits(load):
+    """Through a chain of coroutine functions."""
+    entered = threading.Event()
+    cancelled = threading.Event()
+
+    async def inner(x):
+        entered.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+
+    other = load(inner, name="inner")
+
+    async def outer(x):
+        return (await other.async_infer({"x": x}))["y"]
+
+    inference = load(outer).submit({"x": [1.0]})
+    assert entered.wait(30)
+    inference.cancel()
+    with pytest.raises(CancelledError):
+        inference.result()
+    assert cancelled.wait(30)
+
+
 def test_tasks_that_a_call_leaves_behind_go_on_until_the_model_ends(load):
     """Then they are cancelled."""
     seen = []

@@ -8,6 +8,7 @@ It runs on the instance's worker thread. Whatever goes wrong becomes the answer 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import traceback
@@ -90,8 +91,9 @@ class Serving:
         context: dict[str, Context] = {}
         if running is not None:
             context["context"] = read_context(batch, running, self._name, self._number)
+        is_cancelled = functools.partial(_is_cancelled, batch)
         if self._instance.is_decoupled:
-            generator = self._instance.generate(self._arrays(batch), context)
+            generator = self._instance.generate(self._arrays(batch), context, is_cancelled)
             try:
                 self._stream(batch, generator)
             finally:
@@ -99,7 +101,7 @@ class Serving:
                     running.end()
             lib.tffi_batch_end(batch)
         else:
-            results = [self._instance.call(self._arrays(batch), context)]
+            results = [self._instance.call(self._arrays(batch), context, is_cancelled)]
             if running is not None:
                 running.end()
             self._send(lib.tffi_batch_finish, batch, results.pop())
@@ -111,7 +113,7 @@ class Serving:
         Whatever ends it, the generator is closed before the end is told.
         """
         with contextlib.closing(generator):
-            while not lib.tffi_batch_is_cancelled(batch, 0):
+            while not _is_cancelled(batch):
                 results = list(itertools.islice(generator, 1))
                 if not results:
                     return
@@ -167,6 +169,11 @@ class _WrongResultError(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
+
+
+def _is_cancelled(batch: CData) -> bool:
+    """Return whether nobody wants an answer to a batch that runs."""
+    return all(lib.tffi_batch_is_cancelled(batch, i) for i in range(batch.request_count))
 
 
 def error_text(error: BaseException) -> str:

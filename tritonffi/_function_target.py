@@ -15,7 +15,7 @@ once, in one of their threads.
 Where a call, `initialize` or `finalize` gives a coroutine, that runs in the model's one event loop,
 a thread of its own, and the instance waits for it. So there are as many calls at a time as there
 are instances, in one loop, in which they may share what belongs to a loop. An async generator runs
-there too.
+there too. The task is cancelled when all requests of its batch are.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ import inspect
 import json
 import threading
 from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import CancelledError as FutureCancelledError
 from types import MethodType
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from tritonffi._calling import caller
+from tritonffi._errors import CancelledError
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from concurrent.futures import Future
 
     from tritonffi._call import JSON
     from tritonffi._calling import Calling
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from tritonffi._tensor import Array
 
 T = TypeVar("T")
+
+#: How often who waits for a coroutine looks whether it is still wanted.
+_GLANCE_S = 0.1
 
 _CALL = "__call__"
 _EXECUTE = "execute"
@@ -136,22 +140,22 @@ class Target:
         finally:
             self._loop.close()
 
-    def abandon(self) -> None:
-        """Cancel the coroutines that still run."""
-        self._loop.cancel()
-
     def _initialize(self, instance: object, config: Mapping[str, JSON]) -> None:
         initialize = getattr(instance, "initialize", None)
         if initialize is None:
             return
         takes_nothing = _takes(initialize) and not _takes(initialize, config)
         arguments = () if takes_nothing else (json.loads(json.dumps(config)),)
-        self._loop.result(initialize(*arguments))
+        self._run(initialize(*arguments))
 
     def _finalize(self, instance: object) -> None:
         finalize = getattr(instance, "finalize", None)
         if finalize is not None:
-            self._loop.result(finalize(), to_the_end=True)
+            self._run(finalize())
+
+    def _run(self, value: object) -> None:
+        if inspect.iscoroutine(value):
+            self._loop.run(value)
 
 
 class Instance:
@@ -171,30 +175,48 @@ class Instance:
         self.own = own
         self.is_decoupled = is_decoupled
 
-    def call(self, arrays: dict[str, Array], context: dict[str, Context]) -> object:
-        """Call the callable; where it is a coroutine function, return what that returns."""
-        return self._loop.result(self._call(arrays, context))
+    def call(
+        self,
+        arrays: dict[str, Array],
+        context: dict[str, Context],
+        is_cancelled: Callable[[], bool],
+    ) -> object:
+        """
+        Call the callable; where it is a coroutine function, return what that returns.
+
+        Args:
+            arrays: The inputs.
+            context: What goes in beside them.
+            is_cancelled: Whether nobody wants the result any more; coroutines are cancelled then.
+        """
+        value = self._call(arrays, context)
+        return self._loop.run(value, is_cancelled) if inspect.iscoroutine(value) else value
 
     def generate(
-        self, arrays: dict[str, Array], context: dict[str, Context]
+        self,
+        arrays: dict[str, Array],
+        context: dict[str, Context],
+        is_cancelled: Callable[[], bool],
     ) -> Generator[object, None, None]:
-        """Call the generator function, and give what it yields."""
+        """Call the generator function, and give what it yields; see `call`."""
         made = self._call(arrays, context)
         if isinstance(made, AsyncGenerator):
-            return self._drive(made)
+            return self._drive(made, is_cancelled)
         return cast("Generator[object, None, None]", made)
 
-    def _drive(self, made: AsyncGenerator[object, None]) -> Generator[object, None, None]:
+    def _drive(
+        self, made: AsyncGenerator[object, None], is_cancelled: Callable[[], bool]
+    ) -> Generator[object, None, None]:
         try:
             while True:
                 try:
-                    value = self._loop.run(_next(made))
+                    value = self._loop.run(_next(made), is_cancelled)
                 except StopAsyncIteration:
                     return
                 yield value
                 del value
         finally:
-            self._loop.run(made.aclose(), to_the_end=True)
+            self._loop.run(made.aclose())
 
 
 class EventLoop:
@@ -205,41 +227,45 @@ class EventLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._running: set[Future[object]] = set()
-        self._is_cancelled = False
         self._is_over = False
 
-    def result(self, value: object, *, to_the_end: bool = False) -> object:
+    def run(
+        self,
+        coroutine: Coroutine[object, object, T],
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> T:
         """
-        Return a value as it is, or run it, if it is a coroutine.
+        Run a coroutine in the loop, and wait for it.
 
         Args:
-            value: What a callable returned.
-            to_the_end: Whether `cancel` lets it run.
-        """
-        return self.run(value, to_the_end=to_the_end) if inspect.iscoroutine(value) else value
+            coroutine: What is to be run.
+            is_cancelled: Asked now and then; where it says so, the coroutine's task is cancelled,
+                and may come to its end.
 
-    def run(self, coroutine: Coroutine[object, object, T], *, to_the_end: bool = False) -> T:
-        """Run a coroutine in the loop, and wait for it."""
+        Raises:
+            CancelledError: It was cancelled by that.
+        """
         import asyncio  # noqa: PLC0415  only who awaits pays for its import: a third of ours
 
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._begin())
-        if to_the_end:
-            return future.result()
-        running = cast("Future[object]", future)
-        self._running.add(running)
-        if self._is_cancelled:
-            future.cancel()
+        loop = self._begin()
+        tasks: list[asyncio.Task[object]] = []
+        done = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_noted(coroutine, tasks), loop)
+        future.add_done_callback(lambda _: done.set())
+        was_cancelled = False
+        while not done.wait(None if is_cancelled is None or was_cancelled else _GLANCE_S):
+            if tasks and is_cancelled is not None and is_cancelled():
+                was_cancelled = True
+                loop.call_soon_threadsafe(tasks[0].cancel)
         try:
             return future.result()
+        except FutureCancelledError:
+            if was_cancelled:
+                raise CancelledError("the request was cancelled") from None
+            raise
         finally:
-            self._running.discard(running)
-
-    def cancel(self) -> None:
-        """Cancel all coroutines that are waited for, now and later."""
-        self._is_cancelled = True
-        for future in list(self._running):
-            future.cancel()
+            tasks.clear()  # or an exception would hold itself, and what it was raised in
+            del future
 
     def close(self) -> None:
         """End the loop, with all that is left in it."""
@@ -278,6 +304,13 @@ class EventLoop:
         finally:
             asyncio.set_event_loop(None)
             loop.close()
+
+
+async def _noted(coroutine: Coroutine[object, object, T], tasks: list[asyncio.Task[object]]) -> T:
+    import asyncio  # noqa: PLC0415  as above
+
+    tasks.append(cast("asyncio.Task[object]", asyncio.current_task()))
+    return await coroutine
 
 
 async def _next(made: AsyncGenerator[T, None]) -> T:

@@ -226,11 +226,7 @@ class FunctionModel:
             if self._function is None:
                 return 0
             self._is_abandoned = True
-            count = int(lib.tffi_function_abandon(self._function))
-            target = self._target
-        if target is not None:
-            target.abandon()
-        return count
+            return int(lib.tffi_function_abandon(self._function))
 
     def is_executing(self) -> bool:
         """Return whether an instance of the model is in the middle of a call, as Triton sees it."""

@@ -358,7 +358,8 @@ class Server:
 
         - A generator function makes a decoupled model, which is called for one request at a time:
           what it yields are the responses. It is closed when the request is cancelled.
-        - A coroutine function or async generator runs in an event loop of the model's own.
+        - A coroutine function or async generator runs in an event loop of the model's own. Its task
+          is cancelled when all requests of the batch are.
         - A class gives each instance an object of its own, with ``__call__`` or ``execute``; an
           object is shared by all. Either may have ``initialize(config)`` and ``finalize()``
           (`tritonffi._function_target` has the whole rule).
