@@ -366,3 +366,25 @@ def test_multiprocessing_works_by_spawn_and_refuses_by_fork(run, tmp_path, metho
         """
     )
     assert out == ("[[0.0], [1.0]]" if method == "spawn" else "['spawn', 'spawn']") + "\n[5.0]\n"
+
+
+def test_a_subinterpreter_is_refused():
+    """By the import, in words."""
+    code = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+script = '''
+try:
+    import tritonffi
+except ImportError as error:
+    print(error)
+'''
+interpreters.run_string(interpreters.create(), script)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.startswith("tritonffi does not work in a subinterpreter")
+    assert done.returncode == 0

@@ -24,6 +24,7 @@ MODULES = sorted(PACKAGE.glob("*.py"))
 
 # Each module may import those before it, and none after it.
 ORDER = [
+    "_interpreter",
     "_native",
     "_errors",
     "_enums",

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+import tritonffi._interpreter  # noqa: F401  refuses where nothing of this would work
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
