@@ -50,6 +50,8 @@ logger = logging.getLogger("tritonffi")
 # States of the model index in which a model still keeps the server busy.
 _READY = "READY"
 _ALIVE = (_READY, "LOADING", "UNLOADING")
+# Those of a model that was told to unload and has not done so.
+_LEAVING = ("LOADING", "UNLOADING")
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
 _POLL_S = 0.001
@@ -79,6 +81,7 @@ class Lifecycle:
         registered: Repositories added since the start, and their names of models by folder.
         hidden: Models that are loaded and not in Triton's index: their repository was taken away.
         epoch: Counts loads and unloads, so that what is known of a model is known to be fresh.
+        loads: How often each model was told to load.
     """
 
     def __init__(self, options: ServerOptions, library: Library) -> None:
@@ -96,6 +99,7 @@ class Lifecycle:
         self.registered: dict[str, dict[str, str]] = {}
         self.hidden: set[str] = set()
         self.epoch = 0
+        self.loads: dict[str, int] = {}
         self.name = options.server_id
         self._library = library
         self._folder = Path(tempfile.mkdtemp(prefix="tritonffi-"))
@@ -294,10 +298,12 @@ class Lifecycle:
             False when the deadline passed first, or what is left will never be unloaded.
         """
         look = time.monotonic() + _python_backend.PATIENCE_S
+        # One that was told to unload is not ready, unless another thread has loaded it again.
+        states = _ALIVE if names is None else _LEAVING
         while alive := {
             entry["name"]
             for entry in self.index(handle)
-            if entry.get("state") in _ALIVE and (names is None or entry["name"] in names)
+            if entry.get("state") in states and (names is None or entry["name"] in names)
         }:
             now = time.monotonic()
             if now >= deadline:
@@ -342,7 +348,8 @@ class Lifecycle:
             timeout: Seconds for all of it; None is the server's ``exit_timeout``.
 
         Raises:
-            TimeoutError: A model has not let go, or the stop goes on in the background. Call again.
+            TimeoutError: A call or a model has not let go, or the stop goes on in the background.
+                Call again.
             TritonError: Triton could not stop, and never will: the server is left behind.
         """
         if os.getpid() != self._pid:
@@ -356,6 +363,12 @@ class Lifecycle:
             self._refusal = "is closed"
             self.native = None
             self._drain(deadline)
+            if self._users:
+                # A load that goes on would hold up the unloads too, and they cannot be left.
+                raise TimeoutError(
+                    f"server {self.name!r} is not closed: a call of it, such as a load, is not "
+                    f"over after {limit:g} seconds; close it again when it is"
+                )
             if (
                 self.options.model_control_mode is ModelControlMode.EXPLICIT
                 and self._stop_error is None

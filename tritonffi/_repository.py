@@ -8,18 +8,29 @@ so that handles on models read anew what they know of them.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi import _log, _python_backend
-from tritonffi._call import check, encode, encode_path, interruptible, out_bool, parameters
+from tritonffi._call import (
+    check,
+    encode,
+    encode_path,
+    interruptible,
+    out_bool,
+    parameters,
+    take_error,
+)
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
+    ClosedError,
     InternalError,
     InvalidArgumentError,
     TritonError,
@@ -31,6 +42,8 @@ from tritonffi._native import lib
 if TYPE_CHECKING:
     from tritonffi._call import ParameterValue
     from tritonffi._lifecycle import Lifecycle
+
+logger = logging.getLogger("tritonffi")
 
 Content: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -145,6 +158,8 @@ def load_with(
     name: str,
     overrides: Mapping[str, ParameterValue],
     timeout: float | None,
+    *,
+    only_if_waited_for: bool = False,
 ) -> None:
     """Load a model with the load parameters of the C API.
 
@@ -153,13 +168,30 @@ def load_with(
         name: The model's name.
         overrides: A JSON text as ``config``, bytes as ``file:<path>``.
         timeout: Seconds to wait; the load goes on in the background.
+        only_if_waited_for: True: unload the model again where the caller has left.
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
     native_name = encode(name, "a model name")
     context = f"model {name!r}"
+    number = lifecycle.loads[name] = lifecycle.loads.get(name, 0) + 1
 
     def call() -> None:
+        try:
+            load_now()
+        finally:
+            lifecycle.epoch += 1  # here too: the caller may have left long ago
+
+    def abandoned(_: None) -> None:
+        # Unless it was told to load again: that is another's model.
+        if only_if_waited_for and lifecycle.loads[name] == number:
+            with suppress(ClosedError), lifecycle.use() as server:
+                error = lib.TRITONSERVER_ServerUnloadModel(server, native_name)
+                if error:
+                    logger.debug("%s", take_error(error, context))
+                lifecycle.epoch += 1
+
+    def load_now() -> None:
         with lifecycle.use() as server:
             if not overrides:
                 check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
@@ -179,7 +211,7 @@ def load_with(
             lifecycle.use() as handle,
             lifecycle.letting_go(handle, {name}, _REPLACED_S),
         ):
-            interruptible(call, f"loading {context}", timeout=timeout)
+            interruptible(call, f"loading {context}", timeout=timeout, abandoned=abandoned)
     except TritonError as error:
         lifecycle.explain(error, mark, name)
         raise

@@ -425,7 +425,8 @@ class Server:
             with lifecycle.use():
                 (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            _repository.load_with(lifecycle, name, {"config": text}, left)
+            overrides = {"config": text}
+            _repository.load_with(lifecycle, name, overrides, left, only_if_waited_for=True)
         except BaseException:
             model.abandon()
             model.close()

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that take long and whose caller leaves: by a timeout, by Ctrl-C, by closing meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import _backend
+import numpy as np
+import pytest
+
+from tritonffi import Server, TritonError
+
+FP32 = {"INPUT0": ("FP32", [-1])}
+
+
+def config(datatype="FP32", **parameters):
+    """A config for the test backend."""
+    return {
+        "backend": "tffitest",
+        "input": [{"name": "INPUT0", "data_type": f"TYPE_{datatype}", "dims": [-1]}],
+        "output": [{"name": "OUTPUT0", "data_type": f"TYPE_{datatype}", "dims": [-1]}],
+        "parameters": {key: {"string_value": value} for key, value in parameters.items()},
+    }
+
+
+SLOW = {"init_hold": "true"}
+
+
+@pytest.fixture
+def small(tmp_path, backend_directory):
+    """A server of the test's own over one model, `one`."""
+    _backend.write_model(tmp_path / "models", "one", FP32)
+    with Server(tmp_path / "models", backend_directory=backend_directory) as running:
+        yield running
+
+
+def settle(condition):
+    """Wait until something is so that nobody tells of."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def errands():
+    """The threads on which calls go on whose callers have left."""
+    return [
+        t
+        for t in threading.enumerate()
+        if t.name.startswith("tritonffi: ") and t.name != "tritonffi: log"
+    ]
+
+
+def join_errands():
+    """Wait for them."""
+    for thread in errands():
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def interrupt_at(gate):
+    """Send SIGINT to the main thread when something stands at the gate."""
+
+    def run():
+        gate.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_load_goes_on_when_its_caller_is_tired_of_waiting(small, gate):
+    """The old model serves until the new one is there, and then handles know the new one."""
+    model = small.model("one")
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"loading model 'one' is not over after 0\.1 seconds"):
+        small.load("one", config("INT32", **SLOW), timeout=0.1)
+    assert time.monotonic() - start < 5
+    gate.wait()
+    assert model.infer({"INPUT0": [1.5]})["OUTPUT0"].dtype == np.float32
+    gate.open()
+    join_errands()
+    assert model.infer({"INPUT0": [1]})["OUTPUT0"].dtype == np.int32
+
+
+def test_ctrl_c_leaves_a_load(small, gate):
+    """At once, though C is not through."""
+    thread = interrupt_at(gate)
+    with pytest.raises(KeyboardInterrupt):
+        small.load("new", config(**SLOW))
+    thread.join()
+    assert errands()
+    gate.open()
+    join_errands()
+    assert small.model("new").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+
+
+def test_close_waits_no_longer_than_it_was_told(tmp_path, backend_directory, gate):
+    """For a load that goes on: it says so, deletes nothing, and can be called again."""
+    _backend.write_model(tmp_path, "one", FP32)
+    server = Server(tmp_path, backend_directory=backend_directory)
+    with pytest.raises(TimeoutError):
+        server.load("slow", config(**SLOW), timeout=0.1)
+    gate.wait()
+    start = time.monotonic()
+    with pytest.raises((TritonError, TimeoutError)):
+        server.close(timeout=1)
+    assert time.monotonic() - start < 8
+    gate.open()
+    join_errands()
+    server.close()
+
+
+def test_threads_load_and_unload_one_model(small):
+    """Every call returns; afterwards the model can be loaded and answers."""
+    over = []
+
+    def work(number):
+        for _ in range(10):
+            if number % 2:
+                small.load("one")
+            else:
+                small.unload("one")
+        over.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(over) == [0, 1, 2, 3]
+    assert small.load("one").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+
+
+def test_a_function_whose_load_was_left_is_not_served(small, gate):
+    """It is taken back as soon as Triton is through; the name is free."""
+    started, go_on = threading.Event(), threading.Event()
+
+    def slow(x):
+        started.set()
+        go_on.wait(30)
+        return {"y": x}
+
+    spec = {"inputs": {"x": ("FP32", [1])}, "outputs": {"y": ("FP32", [1])}}
+    warmup = {
+        "name": "w",
+        "batch_size": 1,
+        "inputs": {"x": {"data_type": "TYPE_FP32", "dims": [1], "zero_data": True}},
+    }
+    with pytest.raises(TimeoutError):
+        small.load_function("slow", slow, config={"model_warmup": [warmup]}, timeout=0.2, **spec)
+    started.wait(30)
+    go_on.set()
+    join_errands()
+    settle(lambda: {s.name: s.state for s in small.models()}["slow"] == "UNAVAILABLE")
+    model = small.load_function("slow", lambda x: {"y": x + 1}, **spec)
+    assert model.infer({"x": [1.0]})["y"].tolist() == [2.0]
