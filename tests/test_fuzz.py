@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is given, by any name: the right result or a clear Python error, and never a crash."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tritonffi import Server, ServerOptions, TritonError
+
+# What the caller may be told: these classes, with a text that says more than nothing.
+ERRORS = (TritonError, TypeError, ValueError, OverflowError)
+
+few = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+NASTY_TEXT = st.one_of(
+    st.sampled_from(["", ".", "..", "../echo", "a/b", "\0", "echo\0", "é", "\ud800", "x" * 10_000]),
+    st.text(max_size=20),
+)
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), NASTY_TEXT, st.binary(max_size=20)
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        st.tuples(inner, inner),
+    ),
+    max_leaves=8,
+)
+
+
+def attempt(call):
+    """Call, and take an error that is one of ours and says something."""
+    try:
+        return call()
+    except ERRORS as error:
+        if not str(error):
+            raise
+        return None
+
+
+@pytest.fixture(scope="module")
+def still_well(server):
+    """A check that the server goes on."""
+    model = server.model("echo")
+
+    def check():
+        assert model.infer({"INPUT0": [7.0]})["OUTPUT0"].tolist() == [7.0]
+
+    return check
+
+
+@few
+@given(
+    array=hnp.arrays(
+        dtype=st.one_of(hnp.scalar_dtypes(), hnp.byte_string_dtypes()),
+        shape=hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4),
+    ),
+    layout=st.tuples(st.sampled_from([1, -1, 2, -2]), st.sampled_from("CF")),
+    datatype=st.sampled_from(["fp32", "int8", "uint64", "bool", "bytes", "fp16", "bf16"]),
+)
+def test_any_array_is_echoed_or_refused(server, still_well, array, layout, datatype):
+    """Bytes come back as they went in; a dtype that differs is never cast."""
+    step, order = layout
+    view = np.asarray(array, order=order)
+    if view.ndim:
+        view = view[::step]
+    response = attempt(lambda: server.model(f"echo_{datatype}").infer({"INPUT0": view}))
+    if response is not None:
+        output = response["OUTPUT0"]
+        assert output.shape == view.shape
+        if datatype == "bytes":
+            assert [bytes(item) for item in view.ravel()] == output.ravel().tolist()
+        else:
+            assert output.tobytes() == view.astype(view.dtype.newbyteorder("=")).tobytes()
+    still_well()
+
+
+@few
+@given(value=ANYTHING, datatype=st.sampled_from(["fp32", "int64", "bool", "bytes", "bf16"]))
+def test_any_value_is_taken_or_refused(server, still_well, value, datatype):
+    """Lists, dicts, texts, None, nested at will."""
+    attempt(lambda: server.model(f"echo_{datatype}").infer({"INPUT0": value}))
+    still_well()
+
+
+@few
+@given(name=NASTY_TEXT, version=st.one_of(st.integers(), SCALARS))
+def test_any_name_is_looked_up_or_refused(server, still_well, name, version):
+    """Of models, inputs and outputs; a path is no name."""
+    for call in (
+        lambda: server.model(name, version).infer({"INPUT0": [1.0]}),
+        lambda: server.model(name).metadata(),
+        lambda: server.model(name).is_ready(),
+        lambda: server.load(name),
+        lambda: server.unload(name, timeout=5),
+        lambda: server.model("echo").infer({name: [1.0]}),
+        lambda: server.model("echo").infer({"INPUT0": [1.0]}, outputs=[name]),
+    ):
+        if name in ("echo", "INPUT0", "OUTPUT0"):
+            continue
+        attempt(call)
+    still_well()
+
+
+@few
+@given(
+    keywords=st.fixed_dictionaries(
+        {},
+        optional={
+            "outputs": st.one_of(SCALARS, st.lists(NASTY_TEXT, max_size=3)),
+            "parameters": st.one_of(SCALARS, st.dictionaries(NASTY_TEXT, ANYTHING, max_size=3)),
+            "request_id": SCALARS,
+            "priority": st.one_of(SCALARS, st.integers(-1, 2**64)),
+            "queue_timeout": SCALARS,
+            "correlation_id": st.one_of(SCALARS, st.integers(-1, 2**64)),
+            "sequence_start": SCALARS,
+            "sequence_end": SCALARS,
+        },
+    )
+)
+def test_any_keyword_is_taken_or_refused(server, still_well, keywords):
+    """Ranges, types, NUL, nesting; what Triton gets is what was said."""
+    attempt(lambda: server.model("echo").infer({"INPUT0": [1.0]}, **keywords))
+    still_well()
+
+
+@few
+@given(config=st.one_of(ANYTHING, st.dictionaries(NASTY_TEXT, ANYTHING, max_size=4)))
+def test_any_config_is_loaded_or_refused(server, still_well, config):
+    """Wrong keys, wrong types, what is no JSON: an error, and the model that was there stays."""
+    if config is not None:
+        attempt(lambda: server.load("fuzzed", config, timeout=30))
+    still_well()
+
+
+@few
+@given(
+    options=st.dictionaries(
+        st.sampled_from(sorted(ServerOptions.__dataclass_fields__)), ANYTHING, max_size=3
+    )
+)
+def test_any_option_is_taken_or_refused(options):
+    """Before anything has started."""
+    attempt(lambda: ServerOptions(**options))
+
+
+@few
+@given(arguments=st.tuples(ANYTHING, ANYTHING), size=ANYTHING)
+def test_any_function_is_declared_or_refused(server, still_well, arguments, size):
+    """Descriptions of inputs and outputs of any kind."""
+    inputs, outputs = arguments
+    attempt(
+        lambda: server.load_function(
+            "fuzzed_function", lambda **x: x, inputs=inputs, outputs=outputs, max_batch_size=size
+        )
+    )
+    attempt(lambda: server.unload("fuzzed_function", timeout=5))
+    still_well()
+
+
+def test_names_that_are_paths_never_leave_the_repository(tmp_path):
+    """Nothing is written outside, whatever the name."""
+    before = sorted(tmp_path.parent.rglob("*"))
+    with Server() as server:
+        for name in ("../escaped", "/tmp/escaped", "a/../../escaped", "..", "."):
+            with pytest.raises(ERRORS):
+                server.load(name, {"backend": "tffitest"})
+    assert sorted(tmp_path.parent.rglob("*")) == before
