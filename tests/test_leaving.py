@@ -12,7 +12,7 @@ import _backend
 import numpy as np
 import pytest
 
-from tritonffi import Server, TritonError
+from tritonffi import Server, TritonError, _process
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 
@@ -100,6 +100,31 @@ def test_ctrl_c_leaves_a_load(small, gate):
     assert small.model("new").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
 
 
+def test_a_start_that_was_left_is_undone(tmp_path, backend_directory, gate):
+    """By a timeout; nothing of the server stays."""
+    _backend.write_model(tmp_path, "slow", FP32, init_hold=True)
+    running = len(_process.process._running)
+    with pytest.raises(TimeoutError, match="starting server 'triton' is not over"):
+        Server(tmp_path, backend_directory=backend_directory, start_timeout=0.1)
+    gate.wait()
+    gate.open()
+    join_errands()
+    assert len(_process.process._running) == running
+
+
+def test_ctrl_c_leaves_a_start(tmp_path, backend_directory, gate):
+    """The same by Ctrl-C."""
+    _backend.write_model(tmp_path, "slow", FP32, init_hold=True)
+    running = len(_process.process._running)
+    thread = interrupt_at(gate)
+    with pytest.raises(KeyboardInterrupt):
+        Server(tmp_path, backend_directory=backend_directory)
+    thread.join()
+    gate.open()
+    join_errands()
+    assert len(_process.process._running) == running
+
+
 def test_close_waits_no_longer_than_it_was_told(tmp_path, backend_directory, gate):
     """For a load that goes on: it says so, deletes nothing, and can be called again."""
     _backend.write_model(tmp_path, "one", FP32)
@@ -114,27 +139,6 @@ def test_close_waits_no_longer_than_it_was_told(tmp_path, backend_directory, gat
     gate.open()
     join_errands()
     server.close()
-
-
-def test_threads_load_and_unload_one_model(small):
-    """Every call returns; afterwards the model can be loaded and answers."""
-    over = []
-
-    def work(number):
-        for _ in range(10):
-            if number % 2:
-                small.load("one")
-            else:
-                small.unload("one")
-        over.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(over) == [0, 1, 2, 3]
-    assert small.load("one").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
 
 
 def test_a_function_whose_load_was_left_is_not_served(small, gate):

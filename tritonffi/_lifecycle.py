@@ -31,7 +31,7 @@ from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
 from tritonffi._library import Library, assemble_backends
 from tritonffi._log_settings import LogSettings, started_with
 from tritonffi._native import lib
-from tritonffi._process import process
+from tritonffi._process import FRESH_S, process
 from tritonffi._rest import held
 from tritonffi._start import new_server, undo
 
@@ -139,7 +139,7 @@ class Lifecycle:
                 lambda: new_server(options, folder),
                 f"starting server {self.name!r}",
                 timeout=timeout,
-                abandoned=lambda handle: undo(handle, folder),
+                abandoned=lambda handle: undo(handle, folder, FRESH_S),
             )
         except BaseException as error:
             if isinstance(error, TritonError):

@@ -34,6 +34,9 @@ logger = logging.getLogger("tritonffi")
 # A model is called unloaded a moment before Triton's own thread is through with the server's maps.
 _SETTLE_S = 0.005
 _EXIT_TIMEOUT_S = 2.0
+#: Before a model is unloaded by us right after its load: Triton 2.51 may crash in the destructor of
+#: an instance (``StopBackendThread``) whose own thread has only just begun.
+FRESH_S = 0.2
 
 
 class Process:

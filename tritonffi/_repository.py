@@ -38,6 +38,7 @@ from tritonffi._errors import (
     UnsupportedError,
 )
 from tritonffi._native import lib
+from tritonffi._process import FRESH_S
 
 if TYPE_CHECKING:
     from tritonffi._call import ParameterValue
@@ -183,8 +184,10 @@ def load_with(
             lifecycle.epoch += 1  # here too: the caller may have left long ago
 
     def abandoned(_: None) -> None:
-        # Unless it was told to load again: that is another's model.
-        if only_if_waited_for and lifecycle.loads[name] == number:
+        if not only_if_waited_for:
+            return
+        time.sleep(FRESH_S)
+        if lifecycle.loads[name] == number:  # or it was told to load again, and is another's model
             with suppress(ClosedError), lifecycle.use() as server:
                 error = lib.TRITONSERVER_ServerUnloadModel(server, native_name)
                 if error:

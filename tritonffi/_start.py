@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from typing import TYPE_CHECKING, Final
 
 from tritonffi import _log
@@ -79,11 +80,17 @@ def new_server(options: ServerOptions, folder: Path) -> CData:
     return handle
 
 
-def undo(handle: CData, folder: Path) -> None:
+def undo(handle: CData, folder: Path, after: float = 0.0) -> None:
     """Stop a server that nobody wants; it is deleted with the others.
+
+    Args:
+        handle: The server's.
+        folder: Its private one.
+        after: Seconds to let it settle before.
 
     C: ``TRITONSERVER_ServerStop``
     """
+    time.sleep(after)
     error = lib.TRITONSERVER_ServerStop(handle)
     if error:
         logger.error("a server whose start was given up did not stop: %s", take_error(error))
