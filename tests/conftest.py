@@ -57,16 +57,23 @@ def _nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     assert [thread.name for thread in threading.enumerate() if thread not in threads] == []
 
 
-@pytest.fixture(scope="session")
-def library() -> _library.Library:
-    """The real libtritonserver; where there is none, it is fetched by the code users run."""
+def pytest_sessionstart() -> None:
+    """Fetch the server where there is none, before tests that load it are even collected.
+
+    It is done by the code that users run.
+    """
     try:
-        return _library.load()
+        _library.find()
     except LibraryNotFoundError:
         if any(name in os.environ for name in ("TRITONFFI_LIBRARY", "TRITON_ROOT")):
             raise
         get_server()
-        return _library.load()
+
+
+@pytest.fixture(scope="session")
+def library() -> _library.Library:
+    """The real libtritonserver."""
+    return _library.load()
 
 
 @pytest.fixture(scope="session")
