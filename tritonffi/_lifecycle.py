@@ -363,7 +363,7 @@ class Lifecycle:
             self._refusal = "is closed"
             self.native = None
             self._drain(deadline)
-            if self._users:
+            if self._users.keys() - {threading.get_ident()}:
                 # A load that goes on would hold up the unloads too, and they cannot be left.
                 raise TimeoutError(
                     f"server {self.name!r} is not closed: a call of it, such as a load, is not "
