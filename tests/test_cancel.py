@@ -79,8 +79,9 @@ def test_cancelled_while_the_model_works(echo, gate):
 def test_cancelled_while_it_waits_in_the_queue(queued, gate):
     """It never reaches the model; the others go on."""
     model = queued.model("bounded")
-    first, second, third = submit(model), submit(model, 1.0), submit(model, 2.0, hold=False)
+    first = submit(model)
     gate.wait()
+    second, third = submit(model, 1.0), submit(model, 2.0, hold=False)
     assert second.cancel()
     gate.release()
     assert first.result()["OUTPUT0"].tolist() == [[0.0]]

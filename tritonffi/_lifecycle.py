@@ -27,7 +27,7 @@ from tritonffi import _log, _python_backend
 from tritonffi._call import check, interruptible, json_list, json_object, take_error
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
-from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError
+from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError, UnavailableError
 from tritonffi._library import Library, assemble_backends
 from tritonffi._log_settings import LogSettings, started_with
 from tritonffi._native import lib
@@ -429,7 +429,11 @@ class Lifecycle:
             )
 
     def _unload_all(self, handle: CData, deadline: float, limit: float) -> None:
-        loaded = self.loaded(handle) | self.hidden
+        try:
+            loaded = self.loaded(handle) | self.hidden
+        except UnavailableError:
+            # With ``exit_on_error=False`` a server may not have come up at all: it has no models.
+            return
         # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
         in_order = sorted(loaded, key=lambda name: (not self._is_ensemble(handle, name), name))
         with self.letting_go(handle, loaded, deadline - time.monotonic()):
