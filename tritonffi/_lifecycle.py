@@ -363,8 +363,9 @@ class Lifecycle:
             self._refusal = "is closed"
             self.native = None
             self._drain(deadline)
-            if self._users.keys() - {threading.get_ident()}:
-                # A load that goes on would hold up the unloads too, and they cannot be left.
+            if self._users:
+                # A load that goes on would hold up the unloads too, and they cannot be left. A call
+                # of this thread, which a signal handler interrupted, goes on with the handle.
                 raise TimeoutError(
                     f"server {self.name!r} is not closed: a call of it, such as a load, is not "
                     f"over after {limit:g} seconds; close it again when it is"
