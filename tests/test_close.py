@@ -223,6 +223,32 @@ def test_a_signal_handler_that_closes_does_not_wait_for_the_call_it_interrupted(
     assert time.monotonic() - began < 5
 
 
+def test_a_reload_that_failed_does_not_hold_up_close(start, caplog):
+    """Triton never stops after one, so the server is left behind, empty; others are not touched."""
+    server = start(exit_timeout=30)
+    tensor = {"a": ("FP32", [-1])}
+    model = server.load_function(
+        "f", lambda a: {"b": a}, inputs=tensor, outputs={"b": ("FP32", [1])}
+    )
+    with pytest.raises(TritonError, match="no GPUs are available"):
+        server.load_function(
+            "f",
+            lambda a: {"b": a},
+            inputs=tensor,
+            outputs={"b": ("FP32", [1])},
+            config={"instance_group": [{"kind": "KIND_GPU"}]},
+        )
+    assert model.infer({"a": [4.0]})["b"].tolist() == [4.0]
+    began = time.monotonic()
+    with caplog.at_level("WARNING", logger="tritonffi"):
+        server.close()
+    assert time.monotonic() - began < 3
+    assert "a server is left behind" in caplog.text
+    assert "'f'" in caplog.text
+    with start() as other:
+        assert other.model("one").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+
+
 def test_arrays_in_any_order(start):
     """Server, model, inference, response and array are dropped in every order."""
     from itertools import permutations  # noqa: PLC0415 (here alone)

@@ -136,6 +136,14 @@ def test_every_way_to_wait_for_oneself_is_refused(load, server, caplog, how):
     caplog.clear()  # the closures in the traceback hold the input
 
 
+def test_a_function_that_unloads_itself_is_refused(load, server):
+    """The unload would wait for the very call that asked for it."""
+    load(lambda x: server.unload("function"))
+    with pytest.raises(UnsupportedError, match="its function unloads the model itself"):
+        server.model("function").infer({"x": row(1)[0]})
+    assert server.model("function").is_ready()
+
+
 def test_a_function_may_submit_to_itself(load, server):
     """Which is no waiting: the request is served when the call is over."""
     submitted = []

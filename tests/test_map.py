@@ -9,6 +9,7 @@ import io
 import itertools
 import threading
 
+import numpy as np
 import pytest
 import tqdm
 import uvloop
@@ -77,6 +78,20 @@ def test_every_item_has_its_response(echo, way, ordered, in_flight):
 def test_nothing_in_nothing_out(echo, way, ordered):
     """An empty iterable."""
     assert collect(echo, way, [], ordered=ordered) == []
+
+
+@ORDERS
+def test_one_memory_for_all_items_is_refused(echo, ordered):
+    """`out` belongs into the requests of the items."""
+    out = {"OUTPUT0": np.zeros(1, np.float32)}
+    with pytest.raises(InvalidArgumentError, match="out= would give all items of a map the same"):
+        echo.map([{"INPUT0": [1]}], ordered=ordered, out=out)
+    with pytest.raises(InvalidArgumentError, match="out= would give all items of a map the same"):
+        echo.async_map([{"INPUT0": [1]}], ordered=ordered, out=out)
+    outs = [np.zeros(1, np.float32) for _ in range(4)]
+    requests = [Request({"INPUT0": [i]}, out={"OUTPUT0": outs[i]}) for i in range(4)]
+    assert len(list(echo.map(requests, ordered=ordered))) == 4
+    assert [out.tolist() for out in outs] == [[0.0], [1.0], [2.0], [3.0]]
 
 
 @ORDERS

@@ -348,6 +348,25 @@ class FunctionModel:
 _serving: ContextVar[FunctionModel | None] = ContextVar("tritonffi.serving", default=None)
 
 
+def check_own_unload(functions: Mapping[str, FunctionModel], name: str) -> None:
+    """
+    Refuse to unload a model in its own callable: that would wait for the very call.
+
+    Args:
+        functions: The function models of the server that is asked.
+        name: The model to be unloaded.
+
+    Raises:
+        UnsupportedError: It is the one whose callable runs.
+    """
+    model = _serving.get()
+    if model is not None and functions.get(name) is model:
+        raise UnsupportedError(
+            f"model {name!r}: its function unloads the model itself, which would wait for that "
+            "very call for ever"
+        )
+
+
 def check_own_call(functions: Mapping[str, FunctionModel], name: str) -> None:
     """
     Refuse to wait for a model in its own callable, where that would be for ever.

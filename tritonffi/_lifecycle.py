@@ -80,6 +80,7 @@ class Lifecycle:
         retired: Those that were replaced or unloaded while a call of theirs still ran.
         registered: Repositories added since the start, and their names of models by folder.
         hidden: Models that are loaded and not in Triton's index: their repository was taken away.
+        failed_reloads: Models that did not load while they were loaded (`Process.remove`).
         epoch: Counts loads and unloads, so that what is known of a model is known to be fresh.
         loads: How often each model was told to load.
     """
@@ -98,6 +99,7 @@ class Lifecycle:
         self.retired: list[FunctionModel] = []
         self.registered: dict[str, dict[str, str]] = {}
         self.hidden: set[str] = set()
+        self.failed_reloads: set[str] = set()
         self.epoch = 0
         self.loads: dict[str, int] = {}
         self.name = options.server_id
@@ -376,29 +378,29 @@ class Lifecycle:
                 and not self._stopping.locked()
             ):
                 self._unload_all(handle, deadline, limit)
-            mark = _log.capture.mark()
-            seconds = max(1, round(deadline - time.monotonic()))
-            if self._library.stubs is not None and _python_backend.is_lost():
-                seconds = 1  # more would help nobody
-            try:
-                interruptible(
-                    lambda: self._stop(handle, seconds),
-                    f"stopping server {self.name!r}",
-                    timeout=None if timeout is None else seconds + 1.0,
-                )
-            except TritonError as error:
-                self.explain(error, mark)
-                raise
+            if not self.failed_reloads:  # after one, Triton never stops
+                mark = _log.capture.mark()
+                seconds = max(1, round(deadline - time.monotonic()))
+                if self._library.stubs is not None and _python_backend.is_lost():
+                    seconds = 1  # more would help nobody
+                try:
+                    interruptible(
+                        lambda: self._stop(handle, seconds),
+                        f"stopping server {self.name!r}",
+                        timeout=None if timeout is None else seconds + 1.0,
+                    )
+                except TritonError as error:
+                    self.explain(error, mark)
+                    raise
             self._handle = None
             for function in self._all_functions():
                 function.close()
-            self.functions.clear()
-            self.retired.clear()
+            self.functions, self.retired = {}, []
             with self._sweeping:
                 for queue in tuple(self.queues):
                     self.release(queue)
             self.queue.close()
-            process.remove(self, handle, self._folder)
+            process.remove(self, handle, self._folder, self.failed_reloads)
             _log.capture.unwatch()
 
     def retire(self, function: FunctionModel) -> None:

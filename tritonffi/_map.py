@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tritonffi._lifecycle import Lifecycle
-    from tritonffi._request import Inputs, Request
+    from tritonffi._request import Inputs, Request, RequestKeywords
 
 # Items that come within this time are submitted together.
 _TOGETHER_S = 1e-4
@@ -299,6 +299,15 @@ def _leave(queue: CompletionQueue, results: Results) -> None:
     results.unreported.clear()
     results.finished.clear()
     queue.leave()
+
+
+def check_map_keywords(keywords: RequestKeywords) -> None:
+    """Refuse what cannot be meant for all items alike."""
+    if keywords.get("out"):
+        raise InvalidArgumentError(
+            "out= would give all items of a map the same memory: make a Request of each item, with "
+            "an out of its own"
+        )
 
 
 def check_in_flight(value: int) -> None:

@@ -12,7 +12,7 @@ from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._completion import Inference, finish
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._functions import check_own_call
-from tritonffi._map import CompletedMap, Mapped, ResponseMap
+from tritonffi._map import CompletedMap, Mapped, ResponseMap, check_map_keywords
 from tritonffi._native import ffi, lib
 from tritonffi._spec import ModelSpec
 from tritonffi._starter import Starter
@@ -282,11 +282,19 @@ class Model:
             ordered: Whether responses come in the order of the items; or else as they complete.
             return_errors: Whether what goes wrong with an item is handed out in the place of its
                 response; or else it is raised there, and the next step goes on behind it.
-            keywords: For all of them; see `Request`.
+            keywords: For all of them; see `Request`. ``out`` belongs into a `Request` of each item,
+                or all responses would share the memory.
+
+        An item's arrays are Triton's to read until its response is there: a generator that fills
+        the same array again and again must give copies of it.
+
+        Raises:
+            InvalidArgumentError: ``out`` is among the keywords.
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
         lifecycle = self._lifecycle
+        check_map_keywords(keywords)
         check_own_call(lifecycle.functions, self.name)
         start_each = self._starter.start_each
         if ordered:
@@ -345,6 +353,7 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
+        check_map_keywords(keywords)
         return AsyncResponseMap(
             lambda item, queue, results: self._starter.start(
                 functools.partial(AwaitedMapped, results=results), queue, item, keywords

@@ -23,7 +23,7 @@ from tritonffi._errors import UnsupportedError
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from tritonffi._lifecycle import Lifecycle
@@ -79,19 +79,38 @@ class Process:
         with self._lock:
             self._open.add(server)
 
-    def remove(self, server: Lifecycle | None, handle: CData, folder: Path | None) -> None:
+    def remove(
+        self,
+        server: Lifecycle | None,
+        handle: CData,
+        folder: Path | None,
+        failed_reloads: Collection[str] = (),
+    ) -> None:
         """Note that a server has stopped; delete it, and those before, if it was the last.
 
         Args:
             server: The one that `add` got, if it did.
             handle: The C server's.
             folder: To be removed with it.
+            failed_reloads: Models of which Triton keeps a load that failed while the model was
+                loaded, for ever: such a server is not stopped, which would take all of its time
+                and fail, but left behind empty. What others share it needs no more.
         """
         with self._lock:
             if server is not None:
                 self._open.discard(server)
             self._running.discard(handle)
-            self._stopped.append((handle, folder))
+            if not failed_reloads:
+                self._stopped.append((handle, folder))
+        if failed_reloads:
+            names = ", ".join(map(repr, sorted(failed_reloads)))
+            logger.warning(
+                "a server is left behind, unloaded but not stopped: Triton cannot stop it after "
+                "failed reloads of %s",
+                names,
+            )
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
         self._delete()
 
     def _delete(self) -> None:

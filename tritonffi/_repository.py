@@ -37,6 +37,7 @@ from tritonffi._errors import (
     UnavailableError,
     UnsupportedError,
 )
+from tritonffi._functions import check_own_unload
 from tritonffi._native import lib
 from tritonffi._process import FRESH_S
 
@@ -178,8 +179,15 @@ def load_with(
     number = lifecycle.loads[name] = lifecycle.loads.get(name, 0) + 1
 
     def call() -> None:
+        with lifecycle.use() as server:
+            is_reload = name in lifecycle.loaded(server)
         try:
-            load_now()
+            _load_now(lifecycle, native_name, overrides, context)
+        except TritonError as error:
+            # What Triton refuses before it has tried leaves nothing.
+            if is_reload and "load failed for model" in str(error):
+                lifecycle.failed_reloads.add(name)
+            raise
         finally:
             lifecycle.epoch += 1  # here too: the caller may have left long ago
 
@@ -193,19 +201,6 @@ def load_with(
                 if error:
                     logger.debug("%s", take_error(error, context))
                 lifecycle.epoch += 1
-
-    def load_now() -> None:
-        with lifecycle.use() as server:
-            if not overrides:
-                check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
-                return
-            with parameters(overrides, context) as (array, count):
-                check(
-                    lib.TRITONSERVER_ServerLoadModelWithParameters(
-                        server, native_name, array, count
-                    ),
-                    context,
-                )
 
     mark = _log.capture.mark()
     try:
@@ -223,11 +218,29 @@ def load_with(
         _log.capture.forward()
 
 
+def _load_now(
+    lifecycle: Lifecycle,
+    native_name: bytes,
+    overrides: Mapping[str, ParameterValue],
+    context: str,
+) -> None:
+    with lifecycle.use() as server:
+        if not overrides:
+            check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
+            return
+        with parameters(overrides, context) as (array, count):
+            check(
+                lib.TRITONSERVER_ServerLoadModelWithParameters(server, native_name, array, count),
+                context,
+            )
+
+
 def unload(lifecycle: Lifecycle, name: str, *, dependents: bool, timeout: float | None) -> None:
     """Unload a model and wait for it; `Server.unload` has the arguments.
 
     C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
     """
+    check_own_unload(lifecycle.functions, name)
     native_name = encode(name, "a model name")
     context = f"model {name!r}"
     deadline = float("inf") if timeout is None else time.monotonic() + timeout

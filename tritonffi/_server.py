@@ -390,6 +390,8 @@ class Server:
             AlreadyExistsError: A model repository has a model of that name.
             TritonError: Triton refused the model; the message holds what it logged.
             Exception: What the callable raised while a warm-up ran, or a class while it was made.
+                After a failed warm-up no model of that name is left, also where there was one;
+                all other failures leave it as it was.
 
         C: ``TRITONSERVER_ServerLoadModelWithParameters`` and, behind it, the ``TRITONBACKEND_``
         entry points in ``csrc/backend.c``.
