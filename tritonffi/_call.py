@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
 
@@ -29,6 +30,8 @@ JSON: TypeAlias = Union["dict[str, JSON]", "list[JSON]", str, int, float, bool, 
 ParameterValue: TypeAlias = str | bytes | bool | int | float
 
 T = TypeVar("T")
+
+_SLICE_S = 0.1
 
 
 def take_error(error: CData, context: str = "") -> TritonError:
@@ -256,18 +259,17 @@ def interruptible(
         return call()
     errand = _Errand(call, abandoned)
     thread = threading.Thread(target=errand.run, name=f"tritonffi: {what}", daemon=True)
-    limit = None if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
     try:
         try:
             thread.start()
         except RuntimeError:  # the interpreter is going down and starts no threads any more
             return call()
-        if errand.over.wait(limit):
+        if errand.wait(timeout):
             thread.join()  # it has nothing left to do, and should not be seen any more
     except BaseException:
         errand.leave()
         raise
-    if timeout is not None and not errand.over.is_set():
+    if timeout is not None and not errand.is_over:
         errand.leave()
         raise TimeoutError(f"{what} is not over after {timeout:g} seconds")
     return errand.result()
@@ -277,7 +279,11 @@ class _Errand(Generic[T]):
     """A call on another thread. Either its caller gets the outcome, or `abandoned` does."""
 
     def __init__(self, call: Callable[[], T], abandoned: Callable[[T], None] | None) -> None:
-        self.over = threading.Event()
+        self.is_over = False
+        # Released when the call is over. A bare lock, because a wait for an Event that a signal
+        # interrupts may end with a RuntimeError in place of what the handler raised.
+        self._running = threading.Lock()
+        self._running.acquire()
         self._call = call
         self._abandoned = abandoned
         self._lock = threading.Lock()
@@ -292,16 +298,30 @@ class _Errand(Generic[T]):
         except BaseException as error:  # noqa: BLE001 (it is raised where the caller waits)
             self._error = error
         with self._lock:
-            self.over.set()
+            self.is_over = True
             left = self._left
+        self._running.release()
         if left:
             self._abandon()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until the call is over; False when the time was up before.
+
+        In slices: a signal that comes right before a wait does not end it.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE_S if until is None else min(until - time.monotonic(), _SLICE_S)
+            if self._running.acquire(timeout=max(left, 0.0)):
+                return True
+            if until is not None and time.monotonic() >= until:
+                return False
 
     def leave(self) -> None:
         """Have the caller wait no longer: the outcome, there already or to come, is not his."""
         with self._lock:
             self._left = True
-            over = self.over.is_set()
+            over = self.is_over
         if over:
             self._abandon()
 
