@@ -103,14 +103,14 @@ class Model:
             )
 
     def batch_properties(self) -> ModelBatchFlag:
-        """Return whether the first axis of the inputs is a batch.
+        """Return ``FIRST_DIM`` where the first axis of the inputs is a batch, else ``UNKNOWN``.
 
         C: ``TRITONSERVER_ServerModelBatchProperties``
         """
         return ModelBatchFlag(self._flags(lib.TRITONSERVER_ServerModelBatchProperties))
 
     def transaction_properties(self) -> ModelTxnPropertyFlag:
-        """Return whether a request has one response, or any number of them (decoupled).
+        """Return ``DECOUPLED`` where a request has any number of responses, else ``ONE_TO_ONE``.
 
         C: ``TRITONSERVER_ServerModelTransactionProperties``
         """
