@@ -403,7 +403,8 @@ from tritonffi import LogLevel, Server, log_message
 
 class Print(logging.Handler):
     def emit(self, record):
-        print(os.getpid() == parent, record.getMessage(), flush=True)
+        # Not print(): a fork may come while the log's thread holds the lock of stdout.
+        os.write(1, (str(os.getpid() == parent) + " " + record.getMessage() + "\\n").encode())
 
 parent = os.getpid()
 logging.getLogger("tritonffi.server").addHandler(Print())
