@@ -13,6 +13,14 @@ BATCHED = {"max_batch_size": 64, "config": {"dynamic_batching": {}}}
 NAME = "function"
 
 
+def batching(rows):
+    """Dynamic batching that waits for so many rows, but not for long.
+
+    Without the wait Triton may take the first of several requests to itself.
+    """
+    return {"preferred_batch_size": [rows], "max_queue_delay_microseconds": 500_000}
+
+
 class Loader:
     """Loads callables of `x` that return `y` into a server, and unloads them in the end."""
 

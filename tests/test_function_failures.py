@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from _functions import BATCHED, FP32, Held, Loader, identity, row, statistics, workers
+from _functions import BATCHED, FP32, Held, Loader, batching, identity, row, statistics, workers
 from conftest import counters
 
 import tritonffi
@@ -129,7 +129,7 @@ def test_an_exception_is_the_error_of_its_batch_and_of_no_other(load):
             raise ValueError("negative")
         return {"y": x}
 
-    model = load(function, **BATCHED)
+    model = load(function, max_batch_size=64, config={"dynamic_batching": batching(3)})
     first = model.submit({"x": row(1)})
     held.wait()
     pending = [model.submit({"x": row(value)}) for value in (2, -3, 4)]

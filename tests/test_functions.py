@@ -9,7 +9,18 @@ import threading
 
 import numpy as np
 import pytest
-from _functions import BATCHED, BYTES, FP32, Held, Loader, identity, row, statistics, workers
+from _functions import (
+    BATCHED,
+    BYTES,
+    FP32,
+    Held,
+    Loader,
+    batching,
+    identity,
+    row,
+    statistics,
+    workers,
+)
 from conftest import counters
 
 from tritonffi import InternalError, Server
@@ -54,16 +65,16 @@ def test_a_callable_is_a_model(load, server):
 def test_requests_that_wait_become_one_batch_and_are_counted_exactly(load):
     """The callable sees all rows at once, and every request gets its own back."""
     held = Held()
-    model = load(held, **BATCHED)
+    inputs = [np.full((1 + i % 3, 2), i, np.float32) for i in range(1, 9)]
+    rows = sum(map(len, inputs))
+    model = load(held, max_batch_size=64, config={"dynamic_batching": batching(rows)})
     first = model.submit({"x": row(0, 0)})
     held.wait()
-    inputs = [np.full((1 + i % 3, 2), i, np.float32) for i in range(1, 9)]
     pending = [model.submit({"x": x}) for x in inputs]
     held.may_go.set()
     np.testing.assert_array_equal(first.result()["y"], row(0, 0))
     for x, inference in zip(inputs, pending, strict=True):
         np.testing.assert_array_equal(inference.result()["y"], x, strict=True)
-    rows = sum(map(len, inputs))
     assert [call.shape for call in held.calls] == [(1, 2), (rows, 2)]
     assert statistics(model) == {
         "inferences": 1 + rows,
@@ -77,7 +88,10 @@ def test_requests_that_wait_become_one_batch_and_are_counted_exactly(load):
 def test_requests_of_different_shapes_are_batches_of_their_own(load):
     """Ragged requests reach the backend together; what cannot be stacked is called apart."""
     held = Held()
-    ragged = {"dynamic_batching": {}, "input": [{"name": "x", "allow_ragged_batch": True}]}
+    ragged = {
+        "dynamic_batching": batching(4),
+        "input": [{"name": "x", "allow_ragged_batch": True}],
+    }
     model = load(held, max_batch_size=64, config=ragged)
     first = model.submit({"x": row(0)})
     held.wait()
