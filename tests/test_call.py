@@ -286,6 +286,33 @@ def test_ctrl_c_ends_the_waiting():
     assert abandoned == ["late"]
 
 
+def test_ctrl_c_during_the_start_of_the_thread_is_ctrl_c(monkeypatch):
+    """Python itself may make a RuntimeError of it; the call goes on, and once only."""
+    gate = threading.Event()
+    calls = []
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("release unlocked lock")
+
+    def call():
+        calls.append(threading.current_thread())
+        gate.wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            _call.interruptible(call, "loading", abandoned=calls.append)
+    open_and_join(gate)
+    assert len(calls) == 2
+    assert calls[0] is not threading.main_thread()
+    assert calls[1] is None
+
+
 def test_an_abandoned_call_that_fails_is_silent():
     """There is nobody to tell, and nothing to clean up."""
     gate = threading.Event()

@@ -262,8 +262,11 @@ def interruptible(
     try:
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is going down and starts no threads any more
-            return call()
+        except RuntimeError as error:
+            if error.__context__ is not None:
+                # A signal came while start() waited, and broke the bookkeeping of its Event.
+                raise error.__context__ from None
+            return call()  # the interpreter is going down and starts no threads any more
         if errand.wait(timeout):
             thread.join()  # it has nothing left to do, and should not be seen any more
     except BaseException:
