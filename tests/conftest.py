@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import threading
 import time
 from pathlib import Path
@@ -62,6 +63,8 @@ def pytest_sessionstart() -> None:
 
     It is done by the code that users run.
     """
+    # A shell starts jobs in the background with SIGINT ignored, and the tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _library.find()
     except LibraryNotFoundError:
