@@ -26,6 +26,7 @@ MODULES = sorted(PACKAGE.glob("*.py"))
 ORDER = [
     "_interpreter",
     "_native",
+    "_closing",
     "_errors",
     "_enums",
     "_call",

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from tritonffi._closing import Closing
 from tritonffi._completion import CompletionQueue, Inference
 from tritonffi._errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -102,7 +102,7 @@ class Mapped(Inference):
             self._results.unreported.pop(self.key, None)
 
 
-class ResponseMap(Iterator[T_co]):
+class ResponseMap(Closing, Iterator[T_co]):
     """Responses to the items of an iterable, of which some are in flight at a time.
 
     Iterate over it, in one thread at a time. What goes wrong with one item is raised at its place,
@@ -206,17 +206,6 @@ class ResponseMap(Iterator[T_co]):
         if failure is not None:
             raise failure
         raise StopIteration
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Cancel what is in flight, and return at once. Closing twice is no error."""

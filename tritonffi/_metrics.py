@@ -21,15 +21,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi._call import check, encode, out_int, owned, parameters
+from tritonffi._closing import Closing
 from tritonffi._enums import MetricFormat, MetricKind
 from tritonffi._errors import ClosedError, InvalidArgumentError
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from tritonffi._native import CData
 
@@ -91,7 +89,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-class MetricFamily:
+class MetricFamily(Closing):
     """Metrics of one's own, of one name and kind: they stand in the text of `Server.metrics`.
 
     Example::
@@ -154,17 +152,6 @@ class MetricFamily:
             shared.holders += 1
         self._shared = shared
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<MetricFamily {self.name!r}, {'closed' if self.closed else 'open'}>"
@@ -275,7 +262,7 @@ class MetricFamily:
         return out[0]
 
 
-class Metric:
+class Metric(Closing):
     """One metric of a family: a number with labels. `MetricFamily.metric` makes it.
 
     It lives as long as its family, unless it is closed; holding it is not needed.
@@ -293,17 +280,6 @@ class Metric:
         self.labels = dict(key)
         self._key = key
         self._native: CData = native
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

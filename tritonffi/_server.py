@@ -15,6 +15,7 @@ from tritonffi._call import (
     json_object,
     out_bool,
 )
+from tritonffi._closing import Closing
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
     AlreadyExistsError,
@@ -32,9 +33,6 @@ from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from tritonffi._call import JSON
     from tritonffi._functions import Function
@@ -63,7 +61,7 @@ class ModelStatus:
     reason: str
 
 
-class Server:
+class Server(Closing):
     """Triton in this process: finds the library, starts, and returns when it is ready.
 
     Use it in a ``with`` block or call `close`. Methods may be called from any thread. After a fork
@@ -112,17 +110,6 @@ class Server:
         self._lifecycle.start(start_timeout)
         self._finalizer = weakref.finalize(self, _forgotten, self._lifecycle)
         self._finalizer.atexit = False  # the process closes what is open by itself, silently
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tritonffi._closing import Closing
 from tritonffi._completion import CompletionQueue, Inference
 from tritonffi._errors import InvalidArgumentError, QueueFullError, TritonError
 from tritonffi._native import lib
@@ -22,7 +23,6 @@ from tritonffi._response import Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -107,7 +107,7 @@ class Feed(Inference):
             self.cancel()
 
 
-class ResponseStream(Iterator[Response]):
+class ResponseStream(Closing, Iterator[Response]):
     """The responses of one request, in the order in which the model sent them.
 
     Iterate over it. An error that the model sends in place of a response is raised at that place,
@@ -144,17 +144,6 @@ class ResponseStream(Iterator[Response]):
         if isinstance(outcome, TritonError):
             raise outcome
         return outcome
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "over" if self._feed.is_over else "in flight"

@@ -15,16 +15,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tritonffi._call import check, encode
+from tritonffi._closing import Closing
 from tritonffi._enums import TraceLevel
 from tritonffi._errors import ClosedError, InvalidArgumentError
 from tritonffi._native import ffi, lib
 from tritonffi._trace_record import Family, TraceRecord, write_chrome
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
-
     from tritonffi._call import JSON
     from tritonffi._native import CData
     from tritonffi._trace_record import TraceEvent, TraceSpan
@@ -36,7 +33,7 @@ _LONGEST_NS = 2**62
 _UINT64_MAX = 2**64 - 1
 
 
-class Trace:
+class Trace(Closing):
     """Records where the time of one inference goes, and of the inferences it is made of.
 
     Example::
@@ -102,17 +99,6 @@ class Trace:
     def _own(self, native: CData) -> None:
         self.native = ffi.gc(native, lib.tffi_trace_release)
         self._id: int = lib.tffi_trace_id(native)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = {
