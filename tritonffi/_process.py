@@ -34,8 +34,8 @@ logger = logging.getLogger("tritonffi")
 # A model is called unloaded a moment before Triton's own thread is through with the server's maps.
 _SETTLE_S = 0.005
 _EXIT_TIMEOUT_S = 2.0
-#: Before a model is unloaded by us right after its load: Triton 2.51 may crash in the destructor of
-#: an instance (``StopBackendThread``) whose own thread has only just begun.
+#: Before a server whose start was given up is stopped: its models have only just been loaded, and
+#: nobody held them meanwhile (`tritonffi._rest` says why that matters).
 FRESH_S = 0.2
 
 

@@ -30,7 +30,6 @@ from tritonffi._call import (
 )
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
-    ClosedError,
     InternalError,
     InvalidArgumentError,
     TritonError,
@@ -39,7 +38,6 @@ from tritonffi._errors import (
 )
 from tritonffi._functions import check_own_unload
 from tritonffi._native import lib
-from tritonffi._process import FRESH_S
 
 if TYPE_CHECKING:
     from tritonffi._call import ParameterValue
@@ -192,15 +190,17 @@ def load_with(
             lifecycle.epoch += 1  # here too: the caller may have left long ago
 
     def abandoned(_: None) -> None:
-        if not only_if_waited_for:
-            return
-        time.sleep(FRESH_S)
-        if lifecycle.loads[name] == number:  # or it was told to load again, and is another's model
-            with suppress(ClosedError), lifecycle.use() as server:
-                error = lib.TRITONSERVER_ServerUnloadModel(server, native_name)
-                if error:
-                    logger.debug("%s", take_error(error, context))
-                lifecycle.epoch += 1
+        if not only_if_waited_for or lifecycle.loads[name] != number:
+            return  # in the second case it was told to load again, and is another's model
+        with (
+            suppress(TritonError),
+            lifecycle.use() as server,
+            lifecycle.letting_go(server, {name}, _REPLACED_S),
+        ):
+            error = lib.TRITONSERVER_ServerUnloadModel(server, native_name)
+            if error:
+                logger.debug("%s", take_error(error, context))
+            lifecycle.epoch += 1
 
     mark = _log.capture.mark()
     try:
