@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from tritonffi._native import CData
 
-_NAME = re.compile(r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+_NAME = r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*"
 _TRITONS = "nv_"
 
 _Labels: TypeAlias = "tuple[tuple[str, str], ...]"
@@ -128,7 +128,7 @@ class MetricFamily(Closing):
         if not isinstance(kind, MetricKind):
             raise TypeError(f"kind must be a MetricKind, not {type(kind).__name__}")
         encode(name, "the name of a metric")
-        if not _NAME.fullmatch(name) or name.startswith(_TRITONS):
+        if not re.fullmatch(_NAME, name) or name.startswith(_TRITONS):
             raise InvalidArgumentError(f"{name!r} cannot be the name of a metric")
         self.name = name
         self.buckets = _buckets(kind, buckets, f"metric {name!r}")
@@ -197,7 +197,7 @@ class MetricFamily(Closing):
         for name, value in chosen.items():
             encode(name, f"{what}: the name of a label")
             encode(value, f"{what}, label {name!r}: the value")
-            if not _LABEL.fullmatch(name) or (self.buckets and name == "le"):
+            if not re.fullmatch(_LABEL, name) or (self.buckets and name == "le"):
                 raise InvalidArgumentError(f"{what}: {name!r} cannot be the name of a label")
         key = tuple(sorted(chosen.items()))
         with self._open() as native:

@@ -14,13 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_COMMENT = re.compile(rf"# (HELP|TYPE) ({_NAME})(?: (.*))?")
-_SAMPLE = re.compile(rf"({_NAME})(?:\{{(.*)\}})?[ \t]+(\S+)(?:[ \t]+(-?[0-9]+))?[ \t]*")
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|$)')
-_NUMBER = re.compile(
-    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|inf|nan)",
-    re.IGNORECASE,
-)
+_COMMENT = rf"# (HELP|TYPE) ({_NAME})(?: (.*))?"
+_SAMPLE = rf"({_NAME})(?:\{{(.*)\}})?[ \t]+(\S+)(?:[ \t]+(-?[0-9]+))?[ \t]*"
+_LABEL = r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|$)'
+_NUMBER = r"(?i)[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|inf|nan)"
 _KINDS = ("counter", "gauge", "histogram", "summary", "untyped")
 # Samples whose names are the family's with something behind it.
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
@@ -125,15 +122,15 @@ def _take(line: str, families: dict[str, _Family], parents: dict[str, str]) -> N
     if not line.strip():
         return
     if line.startswith("#"):
-        comment = _COMMENT.fullmatch(line)
+        comment = re.fullmatch(_COMMENT, line)
         if comment:
             _describe(comment, families, parents)
         return
-    sample = _SAMPLE.fullmatch(line)
+    sample = re.fullmatch(_SAMPLE, line)
     if sample is None:
         raise ValueError("neither a comment nor a value")
     name, labels, value, timestamp = sample.groups()
-    if not _NUMBER.fullmatch(value):
+    if not re.fullmatch(_NUMBER, value):
         raise ValueError(f"{value!r} is no number")
     family = families.setdefault(parents.get(name, name), _Family())
     family.samples.append(
@@ -168,7 +165,7 @@ def _labels(text: str) -> dict[str, str]:
     labels: dict[str, str] = {}
     position = 0
     while position < len(text):
-        label = _LABEL.match(text, position)
+        label = re.compile(_LABEL).match(text, position)
         if label is None:
             raise ValueError('the labels are not of the form name="value"')
         name, value, _ = label.groups()

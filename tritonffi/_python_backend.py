@@ -37,7 +37,7 @@ _SHM = Path("/dev/shm")  # noqa: S108 (where Linux keeps shared memory)
 _LIBPYTHON: Final = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
 _MINOR: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # What Triton says of a backend that is not there.
-_MISSING: Final = re.compile("unable to find .*(backend 'python'|libtriton_python)")
+_MISSING: Final = "unable to find .*(backend 'python'|libtriton_python)"
 _NEW_NUMPY = 2
 PATIENCE_S: Final = 3.0
 LOST: Final = (
@@ -112,7 +112,7 @@ def hint(library: Path, stubs: Path | None, message: str) -> str | None:
     """
     if stubs is not None and "Exit timeout expired" in message and is_lost():
         return LOST
-    if stubs is None or not _MISSING.search(message):
+    if stubs is None or not re.search(_MISSING, message):
         return None
     problem = examine(library, stubs).problem
     return None if problem is None else f"The python backend cannot run here: {problem}"

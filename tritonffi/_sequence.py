@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 import threading
 import warnings
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -226,6 +225,8 @@ def start(
     """Make a sequence, with a fresh id where none is given."""
     wanted = spec.correlation_id_type
     if correlation_id is None:
+        import secrets  # noqa: PLC0415  loads OpenSSL, for this alone
+
         if wanted == "BYTES":
             correlation_id = secrets.token_hex(16)
         else:

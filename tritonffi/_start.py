@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tritonffi")
 
-_ERROR: Final = re.compile("([A-Z][a-z ]+): (.*)", re.DOTALL)
+_ERROR: Final = "(?s)([A-Z][a-z ]+): (.*)"
 _FILE: Final = "tritonserver.cc"
 
 
@@ -104,7 +104,7 @@ def _failure(
     """Return what Triton would have answered, had it been told to mind."""
     errors = [line for line in lines if line.level >= logging.ERROR and line.file == _FILE]
     for line in reversed(errors):
-        match = _ERROR.match(line.text)
+        match = re.match(_ERROR, line.text)
         code = _codes().get(match[1]) if match is not None else None
         if match is not None and code is not None:
             if _is_whole(handle, options, context):
