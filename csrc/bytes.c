@@ -103,6 +103,25 @@ bool tffi_bytes_pack_separated(const void *joined, size_t joined_size, char sepa
   return count > 0 || joined_size == 0;
 }
 
+bool tffi_bytes_spread(const void *data, size_t offset, const uint32_t *lengths, uint64_t count, size_t width,
+                       void *rows)
+{
+  const unsigned char *from = (const unsigned char *)data + offset;
+  unsigned char *to = rows;
+  for (uint64_t i = 0; i < count; i++) {
+    const size_t length = lengths[i];
+    from += HEADER;
+    if (length > width || (length > 0 && from[length - 1] == 0)) {
+      return false;
+    }
+    memcpy(to, from, length);
+    memset(to + length, 0, width - length);
+    from += length;
+    to += width;
+  }
+  return true;
+}
+
 size_t tffi_bytes_format(const uint32_t *lengths, uint64_t count, char *text)
 {
   char *to = text;

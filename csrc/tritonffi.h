@@ -304,6 +304,14 @@ bool tffi_bytes_pack_separated(const void *joined, size_t joined_size, char sepa
                                size_t framed_size);
 
 /*
+ * Copies `count` elements from `offset` on, whose lengths a scan has found, to `rows` of `width` bytes each, with NULs
+ * behind the shorter ones: the layout of numpy's fixed-width strings. False: an element is longer than that, or its
+ * own last byte is a NUL, which would look the same.
+ */
+bool tffi_bytes_spread(const void *data, size_t offset, const uint32_t *lengths, uint64_t count, size_t width,
+                       void *rows);
+
+/*
  * Writes framed elements as a format of Python's struct module ("4x5s4x0s"), which makes all the bytes objects in one
  * call. `text` has room for 13 characters an element; returns how many were written.
  */

@@ -21,7 +21,7 @@ BYTES = int(DataType.BYTES)
 EVERYTHING = 2**64 - 1
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 # Around the limits below which a loop frames, and above which it is done in pieces.
-COUNTS = [0, 1, 2, 31, 32, 33, 8191, 8192, 8193, 20000]
+COUNTS = [0, 1, 2, 31, 32, 33, 127, 128, 129, 8191, 8192, 8193, 20000]
 
 
 def frame(parts):
@@ -182,6 +182,26 @@ def test_format_is_that_of_the_struct_module(lengths):
     assert ffi.buffer(text)[: size + 1] == expected + b"?"
 
 
+def spread(parts, width):
+    """Copy framed elements that lie at an odd address to rows, with a guard behind them."""
+    data = b"??" + frame(parts)
+    size = width * len(parts)
+    rows = ffi.new("unsigned char[]", b"\xee" * (size + 8))
+    lengths = ffi.new("uint32_t[]", [len(part) for part in parts])
+    whole = lib.tffi_bytes_spread(data, 2, lengths, len(parts), width, rows)
+    assert ffi.buffer(rows)[size : size + 8] == b"\xee" * 8
+    return ffi.buffer(rows)[:size] if whole else None
+
+
+@given(st.lists(st.binary(max_size=5)), st.integers(0, 6))
+@settings(deadline=None)
+def test_spread_pads_what_the_padding_does_not_change(parts, width):
+    """An element that is too long, or ends as the padding begins, is not for it."""
+    fits = all(len(part) <= width and part[-1:] != b"\0" for part in parts)
+    expected = b"".join(part.ljust(width, b"\0") for part in parts) if fits else None
+    assert spread(parts, width) == expected
+
+
 SIMPLE = ["", "a", "ünï", "日本語", "\N{GRINNING FACE}", "nul\0inside", "nul behind\0\0", " ", "\n"]
 
 
@@ -230,6 +250,17 @@ def test_long_elements_are_exact(count):
     parts = [bytes([i]) * (5000 + i) for i in range(count)]
     assert encode(parts) == (frame(parts), (count,))
     assert decode(frame(parts), (count,)).tolist() == parts
+
+
+@pytest.mark.parametrize("odd", [b"", b"\0", b"a\0", b"\0a", b"a" * 255, b"a" * 256, b"a" * 257])
+@pytest.mark.parametrize("length", [0, 1, 100, 256])
+@pytest.mark.parametrize("place", [0, 77, -1])
+def test_one_odd_element_among_many_is_exact(odd, length, place):
+    """One that is longer than the others, or ends with a NUL, has all of them taken otherwise."""
+    parts = [b"x" * length] * 200
+    parts[place] = odd
+    assert encode(parts) == (frame(parts), (200,))
+    assert decode(frame(parts), (200,)).tolist() == parts
 
 
 @given(st.lists(st.one_of(TEXTS, st.binary(max_size=20))), st.booleans())

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
+    from tritonffi._native import CData
+
     Shape: TypeAlias = tuple[int, ...]
 
 _PAGE = 4096
@@ -32,6 +34,9 @@ _PAGE = 4096
 _MANY = 32
 _SHORT = 1024
 _LONGEST = 2**32 - 1
+# From so many elements on, none of them longer than that, an array of fixed width is a faster way.
+_ALIKE = 128
+_NARROW = 256
 # So many elements are unpacked at a time, which bounds the memory that it takes beside theirs.
 _CHUNK = 8192
 
@@ -47,13 +52,12 @@ def pack(elements: list[object], shape: Shape, what: str) -> npt.NDArray[np.uint
         TypeError: an element is neither text nor bytes.
         InvalidArgumentError: a text has no UTF-8 form, or an element is too long.
     """
-    count = len(elements)
-    if count >= _MANY and isinstance(elements[0], str):
-        texts = _pack_texts(elements)
-        if texts is not None:
-            return texts
+    if len(elements) >= _MANY:
+        separated = _pack_separated(elements)
+        if separated is not None:
+            return separated
     parts: list[bytes] = elements  # type: ignore[assignment]  # as the next lines make sure
-    if set(map(type, elements)) != {bytes}:
+    if not _are_bytes(elements):
         parts = [
             element if type(element) is bytes else _as_bytes(element, number, shape, what)
             for number, element in enumerate(elements)
@@ -91,18 +95,36 @@ def _pack_parts(parts: list[bytes]) -> tuple[npt.NDArray[np.uint8] | bytes | Non
         return None, next(i for i, part in enumerate(parts) if len(part) > _LONGEST)
 
 
-def _pack_texts(elements: list[object]) -> npt.NDArray[np.uint8] | None:
-    """Frame many str at once; None where an element is no str, contains a NUL, or has no UTF-8."""
+def _pack_separated(elements: list[object]) -> npt.NDArray[np.uint8] | None:
+    """
+    Frame many short str, or many short bytes objects, without asking each for its length.
+
+    None where they are neither, one contains a NUL or has no UTF-8 form, or some of them are long.
+    """
+    texts: list[str] = elements  # type: ignore[assignment]  # as the next lines make sure
+    parts: list[bytes] = elements  # type: ignore[assignment]
+    count = len(elements)
+    step = count // _MANY  # a few stand for all: where they mislead, all is copied once more
     try:
-        joined = "\0".join(elements).encode()  # type: ignore[arg-type]  # asked, not known
+        if isinstance(elements[0], str):
+            if max(map(str.__len__, texts[::step])) > _SHORT:
+                return None
+            joined = "\0".join(texts).encode()
+        elif _are_bytes(elements) and max(map(len, parts[::step])) <= _SHORT:
+            joined = b"\0".join(parts)
+        else:
+            return None
     except (TypeError, UnicodeEncodeError):
         return None
-    count = len(elements)
     framed = room(len(joined) - (count - 1) + 4 * count)
     whole = lib.tffi_bytes_pack_separated(
         joined, len(joined), b"\0", count, ffi.from_buffer(framed), len(framed)
     )
     return framed if whole else None
+
+
+def _are_bytes(elements: list[object]) -> bool:
+    return list(map(type, elements)).count(bytes) == len(elements)
 
 
 def _as_bytes(element: object, number: int, shape: Shape, what: str) -> bytes:
@@ -151,14 +173,35 @@ def unpack(shape: Shape, owner: object, byte_size: int, what: str) -> npt.NDArra
         found = lib.tffi_bytes_scan(owner, byte_size, stop - start, offset, lengths)
         if found < stop - start:
             raise _cut_short(start + found, shape, byte_size, what)
-        size = lib.tffi_bytes_format(lengths, found, text)
-        flat[start:stop] = struct.Struct(ffi.buffer(text, size)[:]).unpack_from(data, begin)
+        rows = _spread(owner, begin, offset[0], lengths, found) if found >= _ALIKE else None
+        if rows is None:
+            size = lib.tffi_bytes_format(lengths, found, text)
+            flat[start:stop] = struct.Struct(ffi.buffer(text, size)[:]).unpack_from(data, begin)
+        else:
+            flat[start:stop] = rows
     if offset[0] != byte_size:
         raise InternalError(
             f"{what}: BYTES of shape {format_shape(shape)} end after {offset[0]} bytes, but there "
             f"are {byte_size}"
         )
     return array
+
+
+def _spread(
+    owner: object, begin: int, end: int, lengths: CData, count: int
+) -> npt.NDArray[np.bytes_] | None:
+    """
+    Copy elements of about the same length to an array of fixed width, of which numpy makes bytes.
+
+    None where they are not that, or where one ends with a NUL: numpy takes it for padding.
+    """
+    width = int(np.frombuffer(ffi.buffer(lengths), np.uint32, count).max())
+    if width > _NARROW or width * count > 2 * (end - begin):
+        return None
+    rows = np.empty(count, f"S{max(width, 1)}")
+    memory = ffi.from_buffer(rows)
+    whole = lib.tffi_bytes_spread(owner, begin, lengths, count, rows.itemsize, memory)
+    return rows if whole else None
 
 
 def _cut_short(number: int, shape: Shape, byte_size: int, what: str) -> InternalError:
