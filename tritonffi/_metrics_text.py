@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tritonffi._errors import InvalidArgumentError
@@ -136,7 +135,7 @@ def _take(line: str, families: dict[str, _Family], parents: dict[str, str]) -> N
     family.samples.append(
         MetricSample(
             name,
-            MappingProxyType(_labels(labels or "")),
+            _labels(labels or ""),
             float(value),
             None if timestamp is None else int(timestamp),
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._errors import InvalidArgumentError
@@ -206,20 +205,16 @@ class ModelStatistics:
             compute_output=self.compute_output - before.compute_output,
             cache_hit=self.cache_hit - before.cache_hit,
             cache_miss=self.cache_miss - before.cache_miss,
-            batches=MappingProxyType(
-                {
-                    size: batch - before.batches.get(size, BatchStatistics(size))
-                    for size, batch in self.batches.items()
-                    if batch != before.batches.get(size)
-                }
-            ),
-            responses=MappingProxyType(
-                {
-                    number: response - before.responses.get(number, ResponseStatistics())
-                    for number, response in self.responses.items()
-                    if response != before.responses.get(number)
-                }
-            ),
+            batches={
+                size: batch - before.batches.get(size, BatchStatistics(size))
+                for size, batch in self.batches.items()
+                if batch != before.batches.get(size)
+            },
+            responses={
+                number: response - before.responses.get(number, ResponseStatistics())
+                for number, response in self.responses.items()
+                if response != before.responses.get(number)
+            },
             memory=self.memory,
             raw=self.raw,
         )
@@ -323,7 +318,7 @@ def _model(entry: Mapping[str, JSON]) -> ModelStatistics:
             MemoryUsage(str(usage.get("type")), _whole(usage.get("id")), _whole(usage["byte_size"]))
             for usage in map(_object, _list(entry.get("memory_usage")))
         ),
-        raw=MappingProxyType(dict(entry)),
+        raw=dict(entry),
         success=times.get("success", _NEVER),
         fail=times.get("fail", _NEVER),
         queue=times.get("queue", _NEVER),
@@ -355,7 +350,7 @@ _Value = TypeVar("_Value")
 
 
 def _ordered(values: Mapping[int, _Value]) -> Mapping[int, _Value]:
-    return MappingProxyType(dict(sorted(values.items())))
+    return dict(sorted(values.items()))
 
 
 def _object(value: JSON) -> dict[str, JSON]:

@@ -10,7 +10,6 @@ import json
 import os
 import threading
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tritonffi._call import string
@@ -215,7 +214,7 @@ class Family:
             model_version=info.model_version,
             request_id=string(info.request_id),
             context_text=text,
-            context=MappingProxyType(context),
+            context=context,
             events=tuple(sorted(events, key=lambda event: event.timestamp_ns)),
             children=tuple(self._records[child] for child in below.get(number, ())),
         )
