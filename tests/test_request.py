@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from tritonffi import InternalError, InvalidArgumentError, Label, Request, RequestFlag
+from tritonffi import InternalError, InvalidArgumentError, Label, Request, RequestFlag, Server
+
+ONE = {"INPUT0": [1.0]}
 
 
 def test_labels_come_best_first(server):
@@ -128,3 +131,35 @@ def test_flags_have_names(echo):
     """What a model or a trace is told of a request's flags."""
     response = echo.infer({"INPUT0": [1.0]}, sequence_end=True, parameters={"report": True})
     assert RequestFlag(response.parameters["flags"]) is RequestFlag.SEQUENCE_END
+
+
+CALLS = {
+    "infer": lambda model, **keywords: model.infer(ONE, **keywords),
+    "submit": lambda model, **keywords: model.submit(ONE, **keywords),
+    "stream": lambda model, **keywords: model.stream(ONE, **keywords),
+    "async_infer": lambda model, **keywords: asyncio.run(model.async_infer(ONE, **keywords)),
+    "map": lambda model, **keywords: model.map([], **keywords),
+    "async_map": lambda model, **keywords: model.async_map([], **keywords),
+    "sequence": lambda model, **keywords: model.sequence(7).infer(ONE, **keywords),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("time_out", "; did you mean 'timeout'?"), ("output", "; did you mean 'outputs'?"), ("x", "")],
+)
+def test_an_unknown_keyword_is_refused_in_words_of_the_call(echo, call, name, hint):
+    """Not in those of the Request that is made of it."""
+    with pytest.raises(TypeError) as caught:
+        CALLS[call](echo, **{name: 2})
+    assert str(caught.value) == f"model 'echo': there is no keyword {name!r}{hint}"
+
+
+def test_an_unknown_option_is_refused():
+    """Before a server is made."""
+    with pytest.raises(TypeError) as caught:
+        Server(log_verbos=1)
+    assert (
+        str(caught.value) == "Server: there is no keyword 'log_verbos'; did you mean 'log_verbose'?"
+    )

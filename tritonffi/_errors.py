@@ -29,7 +29,7 @@ import tritonffi._interpreter  # noqa: F401  refuses where nothing of this would
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
 
 class TritonError(Exception):
@@ -154,3 +154,24 @@ def error_from_code(code: int, message: str) -> TritonError:
     error = cls(message or (cls.__doc__ or "").partition("\n")[0].rstrip("."))
     error.code = code
     return error
+
+
+def check_keywords(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """
+    Refuse keywords that there are not, in words of the call that was made.
+
+    Args:
+        given: Those of the call.
+        known: Those that there are.
+        what: What was called, for the message.
+
+    Raises:
+        TypeError: One is unknown; the message has the known one that is most like it.
+    """
+    for name in given:
+        if name not in known:
+            import difflib  # noqa: PLC0415  for this alone
+
+            alike = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {alike[0]!r}?" if alike else ""
+            raise TypeError(f"{what}: there is no keyword {name!r}{hint}")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._closing import Closing
 from tritonffi._completion import CompletionQueue, Inference
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import InvalidArgumentError, check_keywords
+from tritonffi._request import RequestKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tritonffi._lifecycle import Lifecycle
-    from tritonffi._request import Inputs, Request, RequestKeywords
+    from tritonffi._request import Inputs, Request
 
 # Items that come within this time are submitted together.
 _TOGETHER_S = 1e-4
@@ -290,8 +291,9 @@ def _leave(queue: CompletionQueue, results: Results) -> None:
     queue.leave()
 
 
-def check_map_keywords(keywords: RequestKeywords) -> None:
-    """Refuse what cannot be meant for all items alike."""
+def check_map_keywords(keywords: RequestKeywords, what: str) -> None:
+    """Refuse keywords that there are not, and what cannot be meant for all items alike."""
+    check_keywords(keywords, RequestKeywords.__annotations__, what)
     if keywords.get("out"):
         raise InvalidArgumentError(
             "out= would give all items of a map the same memory: make a Request of each item, with "

@@ -294,7 +294,7 @@ class Model:
         C: ``TRITONSERVER_ServerInferAsync``
         """
         lifecycle = self._lifecycle
-        check_map_keywords(keywords)
+        check_map_keywords(keywords, f"model {self.name!r}")
         check_own_call(lifecycle.functions, self.name)
         start_each = self._starter.start_each
         if ordered:
@@ -353,7 +353,7 @@ class Model:
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        check_map_keywords(keywords)
+        check_map_keywords(keywords, f"model {self.name!r}")
         return AsyncResponseMap(
             lambda item, queue, results: self._starter.start(
                 functools.partial(AwaitedMapped, results=results), queue, item, keywords

@@ -16,7 +16,7 @@ import numpy as np
 
 from tritonffi._call import encode, take_error
 from tritonffi._enums import DataType, ParameterType, RequestFlag
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import InvalidArgumentError, check_keywords
 from tritonffi._input import pieces_of
 from tritonffi._native import ffi, lib
 from tritonffi._output import Wanted
@@ -171,6 +171,15 @@ def _check_duration(seconds: object, what: str) -> None:
         raise TypeError(f"{what} must be a number of seconds, not {seconds!r}")
     if not seconds >= 0:  # NaN neither
         raise InvalidArgumentError(f"{what} must be a number of seconds, not {seconds!r}")
+
+
+def request_of(inputs: Inputs, keywords: RequestKeywords, what: str) -> Request:
+    """Make a request of what an inference was asked with; errors say `what` was asked."""
+    try:
+        return Request(inputs, **keywords)
+    except TypeError:
+        check_keywords(keywords, RequestKeywords.__annotations__, what)
+        raise
 
 
 class Submitter(Protocol):

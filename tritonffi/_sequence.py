@@ -12,7 +12,7 @@ from tritonffi import _asyncio, _stream
 from tritonffi._completion import Inference, finish
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
-from tritonffi._request import Request
+from tritonffi._request import Request, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +199,7 @@ class ModelSequence:
             own = [name for name in _OWN if name in keywords]
             if own:
                 raise TypeError(f"a sequence sets {' and '.join(own)} itself")
-            request = Request(inputs, **keywords)
+            request = request_of(inputs, keywords, f"model {self.model_name!r}")
         # Held until it is submitted: what comes second must not overtake what says "start".
         with self._lock:
             if self._has_ended:

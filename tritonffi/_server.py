@@ -21,6 +21,7 @@ from tritonffi._errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     UnsupportedError,
+    check_keywords,
 )
 from tritonffi._functions import FunctionModel, check_model_name
 from tritonffi._lifecycle import Lifecycle
@@ -105,6 +106,7 @@ class Server(Closing):
             if "model_repository" in fields:
                 raise TypeError("model_repository is given twice")
             fields["model_repository"] = model_repository
+        check_keywords(fields, ServerOptions.__dataclass_fields__, "Server")
         self.options = dataclasses.replace(options or ServerOptions(), **fields)  # type: ignore[arg-type]
         self._lifecycle = Lifecycle(self.options, _library.load(library))
         self._lifecycle.start(start_timeout)

@@ -14,7 +14,7 @@ from tritonffi._completion import Inference
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
 from tritonffi._input import Raw
-from tritonffi._request import Request, Template, submit_each
+from tritonffi._request import Request, Template, request_of, submit_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +157,7 @@ class Starter:
                 raise TypeError(f"a Request says all: no further {', '.join(keywords)}")
             return item.inputs, item
         if keywords:
-            return item, Request(item, **keywords)
+            return item, request_of(item, keywords, f"model {self._name!r}")
         return item, None
 
     def _take_what_came(self) -> None:
