@@ -324,6 +324,27 @@ def test_slow_handlers_cost_lines_and_not_memory(server, records, monkeypatch):
     assert records.texts() == ["first", text, *lines]
 
 
+def test_a_line_that_another_thread_hands_on_is_waited_for(server, records):
+    """So what a call made Triton log has been handled when the call is over."""
+    inside, handled = threading.Event(), threading.Event()
+
+    class Slow(logging.Handler):
+        def emit(self, record):
+            inside.set()
+            handled.wait(0.1)  # nobody sets it before: the time that a handler takes
+            handled.set()
+
+    slow = Slow()
+    LOGGER.addHandler(slow)
+    try:
+        raw("by the thread")
+        assert inside.wait(30)
+        log.capture.forward()
+        assert handled.is_set()
+    finally:
+        LOGGER.removeHandler(slow)
+
+
 def test_a_handler_may_use_the_server(server, records):
     """Also one that makes Triton log; and a filter that fails stops nothing."""
 

@@ -203,7 +203,9 @@ class LogCapture:
 
     def _deliver(self) -> None:
         me = threading.get_ident()
-        if not self._pending or self._deliverer == me:  # the latter: called by a handler
+        if self._deliverer == me:  # called by a handler
+            return
+        if not self._pending and not self._delivering.locked():  # the last one may be under way
             return
         if not self._delivering.acquire(timeout=_PATIENCE_S):
             return  # a handler hangs: not for us to hang too, and its thread goes on with these
