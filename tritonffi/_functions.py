@@ -348,6 +348,12 @@ class FunctionModel:
 _serving: ContextVar[FunctionModel | None] = ContextVar("tritonffi.serving", default=None)
 
 
+def is_own_call(name: str) -> bool:
+    """Say whether it is the callable of a model of this name that runs in this thread, or task."""
+    model = _serving.get()
+    return model is not None and model.name == name
+
+
 def check_own_unload(functions: Mapping[str, FunctionModel], name: str) -> None:
     """
     Refuse to unload a model in its own callable: that would wait for the very call.

@@ -82,7 +82,7 @@ class Lifecycle:
         hidden: Models that are loaded and not in Triton's index: their repository was taken away.
         failed_reloads: Models that did not load while they were loaded (`Process.remove`).
         epoch: Counts loads and unloads, so that what is known of a model is known to be fresh.
-        loads: How often each model was told to load.
+        turns: By model, held by the one thread that may load or unload it.
     """
 
     def __init__(self, options: ServerOptions, library: Library) -> None:
@@ -101,7 +101,7 @@ class Lifecycle:
         self.hidden: set[str] = set()
         self.failed_reloads: set[str] = set()
         self.epoch = 0
-        self.loads: dict[str, int] = {}
+        self.turns: dict[str, threading.Lock] = {}
         self.name = options.server_id
         self._library = library
         self._folder = Path(tempfile.mkdtemp(prefix="tritonffi-"))

@@ -13,9 +13,10 @@ import os
 import pathlib
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi import _log, _python_backend
@@ -26,7 +27,6 @@ from tritonffi._call import (
     interruptible,
     out_bool,
     parameters,
-    take_error,
 )
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
@@ -36,12 +36,16 @@ from tritonffi._errors import (
     UnavailableError,
     UnsupportedError,
 )
-from tritonffi._functions import check_own_unload
+from tritonffi._functions import check_own_unload, is_own_call
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tritonffi._call import ParameterValue
+    from tritonffi._functions import FunctionModel
     from tritonffi._lifecycle import Lifecycle
+    from tritonffi._native import CData
 
 logger = logging.getLogger("tritonffi")
 
@@ -49,6 +53,8 @@ Content: TypeAlias = "bytes | bytearray | memoryview"
 
 # How long a load waits for requests at work in the model that it replaced.
 _REPLACED_S = 0.25
+_SLICE_S = 0.1
+_NEVER = float("inf")
 
 
 def load(
@@ -80,12 +86,7 @@ def load(
         with lifecycle.use():
             if not (lifecycle.repository / name).is_dir():
                 (lifecycle.repository / name / "1").mkdir(parents=True)
-    function = lifecycle.functions.get(name)
     load_with(lifecycle, name, overrides, timeout)
-    if function is not None and lifecycle.functions.get(name) is function:
-        # The name stands for another model now; the callable has no requests any more.
-        del lifecycle.functions[name]
-        lifecycle.retire(function)
 
 
 def _write(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> None:
@@ -153,13 +154,45 @@ def _bytes_of(model: str, path: str, content: Content) -> bytes:
         ) from None
 
 
+@contextmanager
+def _turn(lifecycle: Lifecycle, name: str, deadline: float = _NEVER) -> Iterator[None]:
+    """Have loads and unloads of one model one after the other.
+
+    Each holds what it makes Triton let go (`_rest` says why), and can hold only what it knows of.
+    Whoever waits here is no user of the server, so that its close does not wait for them.
+
+    Args:
+        lifecycle: The server's.
+        name: The model's name.
+        deadline: On the clock of ``time.monotonic``.
+
+    Raises:
+        TimeoutError: The deadline has passed.
+        ClosedError: The server was closed meanwhile.
+        UnavailableError: The waiting would be for the very callable that waits.
+    """
+    turn = lifecycle.turns.setdefault(name, threading.Lock())
+    while not turn.acquire(timeout=_SLICE_S):
+        if lifecycle.is_closed:
+            raise lifecycle.refusal()
+        if is_own_call(name):
+            raise UnavailableError(
+                f"model {name!r}: it is being loaded or unloaded, which may wait for this very call"
+            )
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"model {name!r}: other loads and unloads of it are not over")
+    try:
+        yield
+    finally:
+        turn.release()
+
+
 def load_with(
     lifecycle: Lifecycle,
     name: str,
     overrides: Mapping[str, ParameterValue],
     timeout: float | None,
-    *,
-    only_if_waited_for: bool = False,
+    function: FunctionModel | None = None,
 ) -> None:
     """Load a model with the load parameters of the C API.
 
@@ -168,48 +201,45 @@ def load_with(
         name: The model's name.
         overrides: A JSON text as ``config``, bytes as ``file:<path>``.
         timeout: Seconds to wait; the load goes on in the background.
-        only_if_waited_for: True: unload the model again where the caller has left.
+        function: The callable that it stands for, where it does. It is unloaded again where the
+            caller has left.
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
     native_name = encode(name, "a model name")
     context = f"model {name!r}"
-    number = lifecycle.loads[name] = lifecycle.loads.get(name, 0) + 1
 
     def call() -> None:
-        with lifecycle.use() as server:
-            is_reload = name in lifecycle.loaded(server)
-        try:
-            _load_now(lifecycle, native_name, overrides, context)
-        except TritonError as error:
-            # What Triton refuses before it has tried leaves nothing.
-            if is_reload and "load failed for model" in str(error):
-                lifecycle.failed_reloads.add(name)
-            raise
-        finally:
-            lifecycle.epoch += 1  # here too: the caller may have left long ago
+        with _turn(lifecycle, name):
+            # A load lets the model go that had the name, whose calls may take longer than this one.
+            with (
+                lifecycle.use() as server,
+                lifecycle.letting_go(server, {name}, _REPLACED_S),
+            ):
+                is_reload = name in lifecycle.loaded(server)
+                try:
+                    _load_now(server, native_name, overrides, context)
+                except TritonError as error:
+                    # What Triton refuses before it has tried leaves nothing.
+                    if is_reload and "load failed for model" in str(error):
+                        lifecycle.failed_reloads.add(name)
+                    raise
+                finally:
+                    lifecycle.epoch += 1  # here too: the caller may have left long ago
+            previous = lifecycle.functions.pop(name, None)
+            if function is not None:
+                lifecycle.functions[name] = function
+            if previous is not None:
+                lifecycle.retire(previous)
 
     def abandoned(_: None) -> None:
-        if not only_if_waited_for or lifecycle.loads[name] != number:
-            return  # in the second case it was told to load again, and is another's model
-        with (
-            suppress(TritonError),
-            lifecycle.use() as server,
-            lifecycle.letting_go(server, {name}, _REPLACED_S),
-        ):
-            error = lib.TRITONSERVER_ServerUnloadModel(server, native_name)
-            if error:
-                logger.debug("%s", take_error(error, context))
-            lifecycle.epoch += 1
+        if function is not None:
+            with suppress(TritonError, TimeoutError):
+                unload(lifecycle, name, dependents=False, timeout=_REPLACED_S, only=function)
 
     mark = _log.capture.mark()
     try:
-        # A load lets the model go that had the name, and its calls may take longer than this one.
-        with (
-            lifecycle.use() as handle,
-            lifecycle.letting_go(handle, {name}, _REPLACED_S),
-        ):
-            interruptible(call, f"loading {context}", timeout=timeout, abandoned=abandoned)
+        interruptible(call, f"loading {context}", timeout=timeout, abandoned=abandoned)
     except TritonError as error:
         lifecycle.explain(error, mark, name)
         raise
@@ -219,31 +249,41 @@ def load_with(
 
 
 def _load_now(
-    lifecycle: Lifecycle,
-    native_name: bytes,
-    overrides: Mapping[str, ParameterValue],
-    context: str,
+    server: CData, native_name: bytes, overrides: Mapping[str, ParameterValue], context: str
 ) -> None:
-    with lifecycle.use() as server:
-        if not overrides:
-            check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
-            return
-        with parameters(overrides, context) as (array, count):
-            check(
-                lib.TRITONSERVER_ServerLoadModelWithParameters(server, native_name, array, count),
-                context,
-            )
+    if not overrides:
+        check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
+        return
+    with parameters(overrides, context) as (array, count):
+        check(
+            lib.TRITONSERVER_ServerLoadModelWithParameters(server, native_name, array, count),
+            context,
+        )
 
 
-def unload(lifecycle: Lifecycle, name: str, *, dependents: bool, timeout: float | None) -> None:
+def unload(
+    lifecycle: Lifecycle,
+    name: str,
+    *,
+    dependents: bool,
+    timeout: float | None,
+    only: FunctionModel | None = None,
+) -> None:
     """Unload a model and wait for it; `Server.unload` has the arguments.
+
+    Args:
+        lifecycle: The server's.
+        name: The model's name.
+        dependents: As of `Server.unload`.
+        timeout: Likewise.
+        only: Do nothing where the name stands for anything but this callable.
 
     C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
     """
     check_own_unload(lifecycle.functions, name)
     native_name = encode(name, "a model name")
     context = f"model {name!r}"
-    deadline = float("inf") if timeout is None else time.monotonic() + timeout
+    deadline = _NEVER if timeout is None else time.monotonic() + timeout
 
     def call() -> None:
         with lifecycle.use() as server:
@@ -254,19 +294,22 @@ def unload(lifecycle: Lifecycle, name: str, *, dependents: bool, timeout: float 
             )
             check(unload_model(server, native_name), context)
 
-    with lifecycle.use() as server:
-        names = lifecycle.loaded(server) if dependents else {name}
-        with lifecycle.letting_go(server, names, deadline - time.monotonic()):
-            interruptible(call, f"unloading {context}", timeout=timeout)
-            lifecycle.epoch += 1
-        lifecycle.hidden.discard(name)
-        if not lifecycle.wait_unloaded(server, {name}, deadline):
-            if time.monotonic() < deadline:
-                raise InternalError(f"{context}: it does not unload. {_python_backend.LOST}")
-            raise TimeoutError(f"{context}: still not unloaded after {timeout:g} seconds")
-    function = lifecycle.functions.pop(name, None)
-    if function is not None:
-        lifecycle.retire(function)
+    with _turn(lifecycle, name, deadline):
+        if only is not None and lifecycle.functions.get(name) is not only:
+            return
+        with lifecycle.use() as server:
+            names = lifecycle.loaded(server) if dependents else {name}
+            with lifecycle.letting_go(server, names, deadline - time.monotonic()):
+                interruptible(call, f"unloading {context}", timeout=timeout)
+                lifecycle.epoch += 1
+            lifecycle.hidden.discard(name)
+            if not lifecycle.wait_unloaded(server, {name}, deadline):
+                if time.monotonic() < deadline:
+                    raise InternalError(f"{context}: it does not unload. {_python_backend.LOST}")
+                raise TimeoutError(f"{context}: still not unloaded after {timeout:g} seconds")
+        function = lifecycle.functions.pop(name, None)
+        if function is not None:
+            lifecycle.retire(function)
     _log.capture.forward()
 
 

@@ -251,6 +251,8 @@ class Server(Closing):
                 repository stay there until the server is closed.
             timeout: Seconds to wait; the load goes on in the background.
 
+        Loads and unloads of one model by several threads come one after the other.
+
         Raises:
             TritonError: It did not load; the message holds what Triton logged about it.
             TimeoutError: ``timeout`` is up.
@@ -408,7 +410,6 @@ class Server(Closing):
         except InvalidArgumentError:
             model.close()
             raise
-        previous = lifecycle.functions.get(name)
         deadline = None if timeout is None else time.monotonic() + timeout
         model.start(timeout)
         try:
@@ -416,20 +417,16 @@ class Server(Closing):
             with lifecycle.use():
                 (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            overrides = {"config": text}
-            _repository.load_with(lifecycle, name, overrides, left, only_if_waited_for=True)
+            _repository.load_with(lifecycle, name, {"config": text}, left, model)
         except BaseException:
             model.abandon()
             model.close()
             raise
-        lifecycle.functions[name] = model
-        if previous is not None:
-            lifecycle.retire(previous)
         try:
             model.loaded()
         except BaseException:
             # The warm-up failed: Triton takes the model for loaded, and it must not stay.
-            self.unload(name)
+            _repository.unload(lifecycle, name, dependents=False, timeout=None, only=model)
             raise
         return self.model(name)
 

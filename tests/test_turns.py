@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads and unloads of one model by several threads: one after the other, and none for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import _backend
+import pytest
+from _functions import workers
+
+from tritonffi import ClosedError, Server, UnavailableError
+from tritonffi._functions import FunctionModel
+
+FP32 = {"INPUT0": ("FP32", [-1])}
+ROW = ("FP32", [1])
+
+# In a process of its own, because what is tested for is a crash.
+CHURN = """
+import threading
+import tritonffi
+tensor = ("FP32", [-1])
+seen = set()
+churning = [None] * 4
+def churn(name, load):
+    for i in range(30):
+        load()
+        server.unload(name)
+    churning.pop()
+def infer(name):
+    while churning:
+        try:
+            server.model(name).infer({"INPUT0": [1.0]})
+        except (tritonffi.UnavailableError, tritonffi.NotFoundError):
+            pass
+        except Exception as error:
+            seen.add(repr(error))
+with tritonffi.Server(REPOSITORY, backend_directory=BACKENDS, startup_models=["echo"]) as server:
+    names = {"echo": lambda: server.load("echo"), "f": lambda: server.load_function(
+        "f", lambda INPUT0: INPUT0, inputs={"INPUT0": tensor}, outputs={"y": tensor})}
+    threads = [threading.Thread(target=churn, args=item) for item in names.items() for _ in "ab"]
+    threads += [threading.Thread(target=infer, args=[name]) for name in names for _ in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print("through", *seen)
+"""
+
+
+@pytest.fixture
+def small(tmp_path, backend_directory):
+    """A server of the test's own over one model, `one`, and another that stops at the gate."""
+    _backend.write_model(tmp_path / "models", "one", FP32)
+    _backend.write_model(tmp_path / "models", "slow", FP32, init_hold=True)
+    with Server(
+        tmp_path / "models",
+        backend_directory=backend_directory,
+        startup_models=["one"],
+        exit_timeout=20,
+    ) as running:
+        yield running
+
+
+def start(call, *arguments, **keywords):
+    """Call on a thread of its own, which has what came of it as `outcome`."""
+
+    def run():
+        try:
+            thread.outcome = call(*arguments, **keywords)
+        except Exception as error:  # noqa: BLE001 (the test looks at it)
+            thread.outcome = error
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def outcome(thread):
+    """What came of a call."""
+    thread.join(30)
+    assert not thread.is_alive()
+    return thread.outcome
+
+
+def test_threads_that_load_and_unload_one_model_survive_a_busy_machine(
+    library, repository, backend_directory, tmp_path
+):
+    """Beside eight that infer, who see nothing but that it is not there."""
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * len(os.sched_getaffinity(0)))
+    ]
+    try:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"REPOSITORY = {str(repository)!r}; BACKENDS = {str(backend_directory)!r}\n{CHURN}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"TRITONFFI_LIBRARY": str(library.path)},
+            cwd=tmp_path,
+        )
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "through\n", "")
+
+
+def test_a_load_waits_for_another_of_the_model_and_an_unload_for_both(small, gate):
+    """Each as long as it was told to; one of another model waits for none of them."""
+    first = start(small.load, "slow")
+    gate.wait()
+    second = start(small.load, "slow")
+    with pytest.raises(TimeoutError, match="loading model 'slow' is not over"):
+        small.load("slow", timeout=0.05)
+    with pytest.raises(TimeoutError, match="model 'slow': other loads and unloads of it"):
+        small.unload("slow", timeout=0.05)
+    small.load("one")
+    gate.open()
+    assert outcome(first).name == outcome(second).name == "slow"
+    for thread in threading.enumerate():
+        if thread.name == "tritonffi: loading model 'slow'":
+            thread.join(30)
+    small.unload("slow")
+    assert not small.model("slow").is_ready()
+
+
+def test_whoever_waits_for_a_load_does_not_hold_up_close(small, gate):
+    """The close waits for the load that is at work alone, and the other is told."""
+    first = start(small.load, "slow")
+    gate.wait()
+    second = start(small.unload, "slow")
+    closing = start(small.close)
+    assert isinstance(outcome(second), ClosedError)
+    assert closing.is_alive()
+    gate.open()
+    assert outcome(closing) is None
+    outcome(first)
+
+
+def test_a_callable_does_not_wait_for_who_waits_for_it(small):
+    """It loads its own model while that is being unloaded: neither would ever be over."""
+    inside, may_load = threading.Event(), threading.Event()
+    loading = []
+
+    def load_itself(x):
+        inside.set()
+        assert may_load.wait(30)
+        loading.append(small.load_function("f", lambda x: x, inputs={"x": ROW}, outputs={"y": ROW}))
+        return x
+
+    model = small.load_function("f", load_itself, inputs={"x": ROW}, outputs={"y": ROW})
+    inference = model.submit({"x": [1.0]})
+    assert inside.wait(30)
+    unloading = start(small.unload, "f")
+    while not small._lifecycle.turns["f"].locked():
+        time.sleep(0.001)
+    may_load.set()
+    with pytest.raises(UnavailableError, match="model 'f': it is being loaded or"):
+        inference.result()
+    assert outcome(unloading) is None
+    assert loading == []
+
+
+def test_the_last_function_that_was_loaded_is_the_one_that_stays(small):
+    """Of those that several threads load at once all others are let go, with their threads."""
+    spec = {"inputs": {"x": ROW}, "outputs": {"y": ROW}}
+    loads = [start(small.load_function, "f", lambda x, n=n: {"y": x * n}, **spec) for n in range(8)]
+    for load in loads:
+        assert outcome(load).name == "f"
+    (stays,) = workers("f")
+    first = small.model("f").infer({"x": [1.0]})["y"].tolist()
+    assert small.model("f").infer({"x": [1.0]})["y"].tolist() == first
+    small.unload("f")
+    stays.join(30)
+    assert not stays.is_alive()
+
+
+def test_a_function_is_let_go_by_a_load_whose_caller_has_left(small, gate):
+    """A model of the backend's takes its place in the background."""
+    small.load_function("f", lambda x: x, inputs={"x": ROW}, outputs={"y": ROW})
+    (worker,) = workers("f")
+    config = {
+        "backend": "tffitest",
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "parameters": {"init_hold": {"string_value": "true"}},
+    }
+    with pytest.raises(TimeoutError):
+        small.load("f", config, timeout=0.05)
+    gate.wait()
+    gate.open()
+    worker.join(30)
+    assert not worker.is_alive()
+    assert small.model("f").infer({"INPUT0": [2.0]})["OUTPUT0"].tolist() == [2.0]
+
+
+def test_a_failed_warm_up_unloads_nothing_but_its_own_model(small, monkeypatch):
+    """Another function of the name was loaded before it could be."""
+    spec = {"inputs": {"x": ROW}, "outputs": {"y": ROW}}
+    warm_up = {
+        "name": "w",
+        "batch_size": 1,
+        "inputs": {"x": {"data_type": "TYPE_FP32", "dims": [1], "zero_data": True}},
+    }
+    loaded = FunctionModel.loaded
+
+    def loaded_late(model):
+        try:
+            loaded(model)
+        except ZeroDivisionError:
+            small.load_function("f", lambda x: {"y": x + 1}, **spec)
+            raise
+
+    monkeypatch.setattr(FunctionModel, "loaded", loaded_late)
+    with pytest.raises(ZeroDivisionError):
+        small.load_function("f", lambda x: 1 / 0, config={"model_warmup": [warm_up]}, **spec)
+    assert small.model("f").infer({"x": [1.0]})["y"].tolist() == [2.0]
