@@ -54,7 +54,7 @@ def test_a_held_request_is_named_and_the_close_tried_again(start, gate):
         with pytest.raises(
             TimeoutError,
             match=r"server 'triton' did not stop within 0.3 seconds: model 'one' \(version 1\) is "
-            r"\w+ with 1 inferences in flight; close\(\) may be called again",
+            r"\w+ \(inferences in flight: 1\); close\(\) may be called again",
         ):
             server.close()
     assert server.closed

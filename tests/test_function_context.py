@@ -105,7 +105,7 @@ def test_a_request_that_says_nothing_is_told_so(load):
     load(kept).infer({"x": row(1)[0]})
     assert described(kept.contexts[0].request) == PLAIN
     assert not kept.contexts[0].is_cancelled()
-    assert repr(kept.contexts[0]) == "<Context of 'function', instance 0: 1 requests>"
+    assert repr(kept.contexts[0]) == "<Context of 'function', instance 0: 1 request>"
     assert repr(kept.contexts[0].request) == "<ContextRequest '', rows 0 to 1>"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tritonffi._errors import InternalError, InvalidArgumentError
+from tritonffi._errors import InternalError, InvalidArgumentError, counted
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -181,8 +181,8 @@ def unpack(shape: Shape, owner: object, byte_size: int, what: str) -> npt.NDArra
             flat[start:stop] = rows
     if offset[0] != byte_size:
         raise InternalError(
-            f"{what}: BYTES of shape {format_shape(shape)} end after {offset[0]} bytes, but there "
-            f"are {byte_size}"
+            f"{what}: BYTES of shape {format_shape(shape)} end after "
+            f"{counted(offset[0], 'byte')}, but there are {byte_size}"
         )
     return array
 

@@ -156,6 +156,11 @@ def error_from_code(code: int, message: str) -> TritonError:
     return error
 
 
+def counted(number: int, thing: str) -> str:
+    """Write a number of things: ``1 part``, ``2 parts``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def check_keywords(given: Iterable[str], known: Collection[str], what: str) -> None:
     """
     Refuse keywords that there are not, in words of the call that was made.

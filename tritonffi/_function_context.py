@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tritonffi._call import string
 from tritonffi._enums import RequestFlag
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import InvalidArgumentError, counted
 from tritonffi._native import ffi, lib
 from tritonffi._response import parameter_value
 
@@ -74,7 +74,7 @@ class Context:
     def __repr__(self) -> str:
         return (
             f"<Context of {self.model_name!r}, instance {self.instance}: "
-            f"{len(self.requests)} requests>"
+            f"{counted(len(self.requests), 'request')}>"
         )
 
 

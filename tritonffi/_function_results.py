@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tritonffi._call import encode
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import InvalidArgumentError, counted
 from tritonffi._native import ffi
 from tritonffi._request import parameter_entries
 from tritonffi._tensor import check_shape, to_tensor
@@ -128,8 +128,8 @@ class ResultWriter:
             each = [parameters]
         if len(each) != request_count:
             raise InvalidArgumentError(
-                f"parameters for {len(each)} responses, where the batch has {request_count} "
-                "requests"
+                f"parameters for {counted(len(each), 'response')}, where the batch has "
+                f"{counted(request_count, 'request')}"
             )
 
         def text(value: str, what: str) -> CData:

@@ -16,7 +16,7 @@ import numpy as np
 from tritonffi._bytes import format_shape
 from tritonffi._call import encode
 from tritonffi._enums import MemoryType
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import InvalidArgumentError, counted
 from tritonffi._lent import Lent, borrow, is_elsewhere
 from tritonffi._native import ffi
 from tritonffi._tensor import element_type, to_tensor
@@ -61,7 +61,7 @@ class Chunks:
         }
 
     def __repr__(self) -> str:
-        return f"<Chunks: {len(self.parts)} parts>"
+        return f"<Chunks: {counted(len(self.parts), 'part')}>"
 
 
 class Raw:
@@ -88,7 +88,7 @@ class Raw:
 
     def __repr__(self) -> str:
         size = sum(memoryview(part).nbytes for part in self.parts)
-        return f"<Raw: {size} bytes>"
+        return f"<Raw: {counted(size, 'byte')}>"
 
 
 class Piece(NamedTuple):
@@ -194,8 +194,8 @@ def _chunks(chunks: Chunks, datatype: str, what: str) -> Pieces:
         other_size = sum(piece.byte_size for piece in others)
         if (other_shape, other_size) != (shape, size):
             raise InvalidArgumentError(
-                f"{whose}: expected {size} bytes for shape {format_shape(shape)} as without a "
-                f"policy, got {other_size} for {format_shape(other_shape)}"
+                f"{whose}: expected {counted(size, 'byte')} for shape {format_shape(shape)} as "
+                f"without a policy, got {other_size} for {format_shape(other_shape)}"
             )
         name = encode(policy, f"{what}: a host policy")
         pieces += [piece._replace(host_policy=name) for piece in others]

@@ -457,7 +457,7 @@ class Lifecycle:
         counts = Counter(inference.model_name for inference in self._inferences())
         return ", ".join(
             f"model {entry['name']!r} (version {entry.get('version', '?')}) is {entry['state']} "
-            f"with {counts[entry['name']]} inferences in flight"
+            f"(inferences in flight: {counts[entry['name']]})"
             for entry in self.index(handle)
             if entry.get("state") in _ALIVE
         )

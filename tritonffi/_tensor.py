@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from tritonffi._bytes import format_shape, pack, place, room, show, unpack
 from tritonffi._enums import DataType
-from tritonffi._errors import InternalError, InvalidArgumentError
+from tritonffi._errors import InternalError, InvalidArgumentError, counted
 from tritonffi._native import ffi
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def from_tensor(
         if array is None or array.nbytes != byte_size:
             raise InternalError(
                 f"{what}: {row.name} of shape {format_shape(shape)} takes "
-                f"{math.prod(shape) * row.size} bytes, but there are {byte_size}"
+                f"{counted(math.prod(shape) * row.size, 'byte')}, but there are {byte_size}"
             )
         if row is _BF16 and (bfloat16 := _bfloat16()) is not None:
             array = array.view(bfloat16)
