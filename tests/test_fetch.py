@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tritonffi import _fetch
+from tritonffi import _fetch, _library
 from tritonffi.__main__ import main
 
 KILL_HALF_WAY = """
 import os, signal, sys
-from tritonffi import _fetch
+from tritonffi import _fetch, _library
 _fetch.SHA256 = sys.argv[3]
 class Killer:
     def __init__(self, total, *, quiet): self.left = total // 2
@@ -334,6 +334,17 @@ def test_the_command_can_be_quiet(
     wheel = str(small_wheel)
     assert main(["get-server", "--quiet", "--dir", str(tmp_path / "s"), "--wheel", wheel]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_reader_that_has_enough_is_no_error(library: _library.Library) -> None:
+    """As in `tritonffi where | head -0`: nothing on standard error."""
+    command = [sys.executable, "-m", "tritonffi", "where"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGPIPE
 
 
 def test_a_failed_command_is_one_message_and_exit_code_1(

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import platform
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _get_packages(options.dir, quiet=options.quiet)
         else:
             _where(options.library)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `tritonffi where | head` has read enough
+        # Nor may the flush at exit fail, which would print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE  # as for other commands that it ends
     except (_fetch.FetchError, TritonError, OSError) as error:
         sys.stdout.flush()
         print(f"tritonffi: {error}", file=sys.stderr)
