@@ -100,6 +100,8 @@ def test_a_histogram_sorts_into_buckets(server, name):
         buckets = {s.labels["le"]: s.value for s in parsed.samples if "le" in s.labels}
         assert buckets == {"0.5": 2, "1": 3, "10": 4, "+Inf": 5}
         assert parsed.value({"le": "10"}, suffix="_bucket") == 4
+        with pytest.raises(KeyError, match="say which with suffix='_bucket' or '_sum' or '_count'"):
+            parsed.value({"model": "m"})
         for call in (metric.value, metric.increment, lambda: metric.set(1)):
             with pytest.raises(UnsupportedError, match="does not support"):
                 call()

@@ -72,6 +72,12 @@ class MetricFamilySamples:
         name = self.name + suffix
         found = [s for s in self.samples if s.name == name and wanted <= s.labels.items()]
         if not found:
+            suffixes = _SUFFIXES.get(self.kind, ())
+            if not suffix and suffixes:
+                raise KeyError(
+                    f"metric {name!r} is a {self.kind}, which has several values: say which with "
+                    f"suffix={' or '.join(map(repr, suffixes))}"
+                )
             raise KeyError(f"metric {name!r} has no value with labels {dict(wanted)!r}")
         if len(found) > 1:
             have = ", ".join(str(dict(sample.labels)) for sample in found)
