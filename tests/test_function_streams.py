@@ -32,6 +32,20 @@ def load(server):
     loader.unload()
 
 
+def wrapped(x):
+    """Return a generator, without being a generator function."""
+    return count(x)
+
+
+def wrapped_async(x):
+    """The same for an asynchronous one."""
+
+    async def counting():
+        yield {"y": x}
+
+    return counting()
+
+
 def count(x):
     """Yield as many values as the input says, from 0."""
     for i in range(int(x[0])):
@@ -403,3 +417,14 @@ def test_a_generator_is_part_of_an_ensemble(load, server):
         assert answers == [0, 10, 20, 30]
     finally:
         server.unload("stream_of_two")
+
+
+@pytest.mark.parametrize("function", [wrapped, wrapped_async])
+def test_a_generator_that_a_plain_function_returns_is_no_stream(load, function):
+    """Whether a model is decoupled is seen when it is loaded: the error says what to load."""
+    with pytest.raises(InternalError) as caught:
+        load(function).infer({"x": [1.0]})
+    assert str(caught.value) == (
+        "model 'function': TypeError: the function returned a generator, but is no generator "
+        "function: load the one that it calls, or let it yield by itself"
+    )

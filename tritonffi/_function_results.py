@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING
 
 from tritonffi._call import encode
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tritonffi._function_config import Declared
     from tritonffi._native import CData
     from tritonffi._response import ParameterValue
+
+_GENERATORS = (GeneratorType, AsyncGeneratorType)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,11 @@ class ResultWriter:
         """Return the results by name, if they are just the declared ones."""
         outputs = self._outputs
         if not isinstance(result, Mapping):
+            if type(result) in _GENERATORS:
+                raise TypeError(
+                    "the function returned a generator, but is no generator function: load the one "
+                    "that it calls, or let it yield by itself"
+                )
             if len(outputs) == 1 and result is not None:
                 return dict.fromkeys(outputs, result)
             wanted = ", ".join(map(repr, outputs))
