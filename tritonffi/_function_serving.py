@@ -153,7 +153,7 @@ class Serving:
 
     def _fail(self, batch: CData, error: BaseException, code: int) -> None:
         """Answer a batch with an exception, and tell it to those who read logs."""
-        message = f"model {self._name!r}: {error_text(error)}"
+        message = f"model {self._name!r}: {error_text(error, self._name)}"
         level = logging.DEBUG if code == CancelledError.code else logging.ERROR
         try:
             logger.log(level, "%s", message, exc_info=error)
@@ -176,10 +176,11 @@ def _is_cancelled(batch: CData) -> bool:
     return all(lib.tffi_batch_is_cancelled(batch, i) for i in range(batch.request_count))
 
 
-def error_text(error: BaseException) -> str:
-    """Return the class and the words of an exception."""
+def error_text(error: BaseException, model_name: str) -> str:
+    """Return the class and the words of an exception, without the model that is named already."""
     try:
-        return f"{type(error).__name__}: {error}".removesuffix(": ")
+        words = str(error).removeprefix(f"model {model_name!r}: ")
+        return f"{type(error).__name__}: {words}".removesuffix(": ")
     except Exception:  # noqa: BLE001 -- an exception that has no text is one all the same
         return type(error).__name__
 

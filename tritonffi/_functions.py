@@ -340,7 +340,7 @@ class FunctionModel:
         try:
             finalize(*arguments)
         except BaseException as error:  # noqa: BLE001 -- nobody waits for it
-            message = f"model {self.name!r}: finalize: {error_text(error)}"
+            message = f"model {self.name!r}: finalize: {error_text(error, self.name)}"
             logger.log(logging.ERROR, "%s", message, exc_info=error)
 
 
