@@ -48,6 +48,20 @@ def test_an_error_object_becomes_the_class_of_its_code(name):
     assert str(error) == "größer als erlaubt"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (b"/build/a b/logging.h 131: no\n", "/build/a b/logging.h 131: no"),
+        (b"/build/src/logging.h 131: no such file\n", "no such file"),
+        (b"/build/core.cc 7: two\nlines", "two\nlines"),
+        (b"/models/a.onnx 7: no source", "/models/a.onnx 7: no source"),
+    ],
+)
+def test_where_triton_was_built_is_no_part_of_an_error(text, shown):
+    """The path of a source file on another machine helps nobody."""
+    assert str(raised(lib.TRITONSERVER_ERROR_INTERNAL, text)) == shown
+
+
 def test_success_raises_nothing():
     """NULL is success."""
     assert _call.check(ffi.NULL, "anything") is None

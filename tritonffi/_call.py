@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,8 @@ ParameterValue: TypeAlias = str | bytes | bool | int | float
 T = TypeVar("T")
 
 _SLICE_S = 0.1
+# Where in Triton's source, on the machine that built it, some of its errors say that they began.
+_SOURCE = r"^/\S+\.(?:h|cc) \d+: "
 
 
 def take_error(error: CData, context: str = "") -> TritonError:
@@ -43,7 +46,7 @@ def take_error(error: CData, context: str = "") -> TritonError:
         context: What was being done; it goes in front of Triton's words.
     """
     code: int = lib.TRITONSERVER_ErrorCode(error)
-    message = string(lib.TRITONSERVER_ErrorMessage(error))
+    message = re.sub(_SOURCE, "", string(lib.TRITONSERVER_ErrorMessage(error))).rstrip("\n")
     lib.TRITONSERVER_ErrorDelete(error)
     exception = error_from_code(code, message)
     if context:

@@ -187,6 +187,7 @@ def _ensure_captured() -> None:
 
 
 def _apply(settings: LogSettings) -> None:
+    what = "log settings" if settings.file is None else f"log settings, file {settings.file!r}"
     with options_of_nobody() as options, capture.steady() as captured:
         # The file first: it is the one thing that can be refused.
         path = encode_path(captured if settings.file is None else settings.file, "log file")
@@ -198,5 +199,5 @@ def _apply(settings: LogSettings) -> None:
             (lib.TRITONSERVER_ServerOptionsSetLogVerbose, settings.verbose),
             (lib.TRITONSERVER_ServerOptionsSetLogFormat, int(settings.format)),
         ):
-            check(setter(options, value), "log settings")
+            check(setter(options, value), what)
         capture.in_use = settings.file is None
