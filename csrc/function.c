@@ -396,7 +396,7 @@ void tffi_batches_run(tffi_function *function, function_batch *first)
     pthread_mutex_unlock(&function->lock);
     if (abandoned) {
       char message[MESSAGE_SIZE];
-      snprintf(message, sizeof(message), "model '%.128s': its function was given up before it answered", function->name);
+      snprintf(message, sizeof(message), "model '%.128s': the server was closed before its function answered", function->name);
       tffi_batch_answer_error(batch, TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, message));
     }
     tffi_batch_drop(batch);

@@ -80,8 +80,9 @@ uint32_t tffi_function_executing(const tffi_function *function);
 void tffi_function_close(tffi_function *function);
 
 /*
- * For callables that do not come to an end: every batch, now and later, is answered with UNAVAILABLE, the result of a
- * callable that still runs is dropped, and idle workers leave. Returns how many batches were given up.
+ * For callables that do not come to an end when the server is closed: every batch, now and later, is answered with
+ * UNAVAILABLE, the result of a callable that still runs is dropped, and idle workers leave. Returns how many batches
+ * were given up.
  */
 uint32_t tffi_function_abandon(tffi_function *function);
 

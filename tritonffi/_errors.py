@@ -43,6 +43,8 @@ class TritonError(Exception):
 
 # How Triton says that a queue is at the ``max_queue_size`` of its policy.
 _QUEUE_IS_FULL = "Exceeds maximum queue size"
+# How csrc/function.c says it to those who wait for a callable that does not end.
+_WAS_CLOSED = "the server was closed before its function answered"
 
 _by_code: dict[int, type[TritonError]] = {}
 _Class = TypeVar("_Class", bound=type[TritonError])
@@ -150,6 +152,8 @@ def error_from_code(code: int, message: str) -> TritonError:
     cls = _by_code.get(code, UnknownError)
     if cls is UnavailableError and _QUEUE_IS_FULL in message:
         cls = QueueFullError
+    elif cls is UnavailableError and _WAS_CLOSED in message:
+        cls = ClosedError
     # Queues cancel without a word, and an exception without one helps nobody.
     error = cls(message or (cls.__doc__ or "").partition("\n")[0].rstrip("."))
     error.code = code
