@@ -383,7 +383,9 @@ def test_tritons_own_metrics_are_numbers(server, echo):
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     description=text,
     labels=st.dictionaries(st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,5}", fullmatch=True), text),
