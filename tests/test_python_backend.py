@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tritonffi import Server, TritonError, _fetch, _library
+from tritonffi import Server, TritonError, _fetch, _leftovers, _library
 from tritonffi import _python_backend as backend
 from tritonffi.__main__ import main
 
@@ -66,8 +67,8 @@ def write(folder, name, datatype, body):
 
 def segments(pid=None):
     """Shared memory of stubs of a process, this one by default."""
-    beginning = backend.shm_prefix().removesuffix(f"{os.getpid()}_")
-    return sorted(SHM.glob(f"{beginning}{pid or os.getpid()}_*"))
+    beginning = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
+    return sorted(SHM.glob(f"{beginning}{pid or os.getpid()}-*"))
 
 
 def ask(model, value, dtype=np.float32):
@@ -368,14 +369,14 @@ def test_names_of_shared_memory_can_be_the_user_s(runs, tmp_path):
 def test_only_what_is_ours_and_dead_is_removed(tmp_path, monkeypatch):
     """Other names, live processes and other process namespaces are left alone."""
     monkeypatch.setattr(backend, "_SHM", tmp_path)
-    namespace = backend.shm_prefix().removesuffix(f"{os.getpid()}_")
+    namespace = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
     dead = subprocess.Popen(["true"])
     dead.wait()
     names = {
-        "dead": f"{namespace}{dead.pid}_x",
-        "own": f"{backend.shm_prefix()}x",
-        "init": f"{namespace}1_x",
-        "elsewhere": f"tritonffi_1_{dead.pid}_x",
+        "dead": f"{namespace}{dead.pid}-x",
+        "own": f"{_leftovers.prefix()}x",
+        "init": f"{namespace}1-x",
+        "elsewhere": f"tritonffi-1-{dead.pid}-x",
         "other": "triton_python_backend_shm_region_x",
     }
     for name in names.values():
@@ -386,6 +387,18 @@ def test_only_what_is_ours_and_dead_is_removed(tmp_path, monkeypatch):
     backend.remove_shm(own=True)
     left = {key for key, name in names.items() if (tmp_path / name).exists()}
     assert left == {"init", "elsewhere", "other"}
+
+
+def test_without_a_descriptor_nothing_is_looked_for():
+    """At the end of a process that ran out of them, say; where a look is an error."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        assert not backend.is_lost()
+        backend.end_stubs()
+        backend.remove_shm(own=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_get_server_puts_a_numpy_beside_the_server(tmp_path, monkeypatch, capsys):

@@ -14,7 +14,6 @@ import dataclasses
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -23,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tritonffi import _log, _python_backend
+from tritonffi import _leftovers, _log, _python_backend
 from tritonffi._call import check, interruptible, json_list, json_object, take_error
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
@@ -104,7 +103,7 @@ class Lifecycle:
         self.turns: dict[str, threading.Lock] = {}
         self.name = options.server_id
         self._library = library
-        self._folder = Path(tempfile.mkdtemp(prefix="tritonffi-"))
+        self._folder = _leftovers.make_folder()
         self.repository = self._folder / "models"
         self._handle: CData = None
         self._pid = os.getpid()
@@ -178,7 +177,7 @@ class Lifecycle:
         if self._library.stubs is not None:
             # Names of its own for the shared memory of stubs: what killed ones leave can be found.
             _python_backend.remove_shm(own=False)
-            prefix = {"shm-region-prefix-name": _python_backend.shm_prefix()}
+            prefix = {"shm-region-prefix-name": _leftovers.prefix()}
             python = {**prefix, **options.backend_config.get("python", {})}
             changes["backend_config"] = {**options.backend_config, "python": python}
         if options.gpu_metrics is None:

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tritonffi import _leftovers
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -233,30 +235,23 @@ def _as_version(name: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", name)))
 
 
-def shm_prefix() -> str:
-    """Return how the names of this process's shared memory begin, of stubs of its own."""
-    return f"{_namespace_prefix()}{os.getpid()}_"
-
-
-def _namespace_prefix() -> str:
-    # Containers may share /dev/shm, but not the numbers of their processes.
-    return f"tritonffi_{Path('/proc/self/ns/pid').stat().st_ino}_"
-
-
 def remove_shm(*, own: bool) -> None:
     """Remove shared memory that killed stubs and processes of ours left behind.
 
     Args:
         own: Also that of this process: it has no server any more.
     """
-    beginning = _namespace_prefix()
     with contextlib.suppress(OSError):
-        for path in _SHM.glob(f"{beginning}*"):
-            pid = path.name.removeprefix(beginning).partition("_")[0]
-            alive = Path("/proc", pid).exists()
-            if (own and pid == str(os.getpid())) or not alive:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        for path in [*_leftovers.of_the_dead(_SHM), *(_own_shm() if own else ())]:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _own_shm() -> list[Path]:
+    """List the shared memory of this process's stubs; none, where that cannot be looked at."""
+    with contextlib.suppress(OSError):
+        return list(_SHM.glob(f"{_leftovers.prefix()}*"))
+    return []
 
 
 def is_lost(model: str | None = None) -> bool:
@@ -269,7 +264,7 @@ def is_lost(model: str | None = None) -> bool:
     Args:
         model: Only then lost if it has no living stub; None: any.
     """
-    if not any(_SHM.glob(f"{shm_prefix()}*")):
+    if not _own_shm():
         return False  # the usual case, in which there is nothing to look for
     dead = False
     for pid, state in _stubs():
@@ -285,7 +280,7 @@ def is_lost(model: str | None = None) -> bool:
 
 def end_stubs() -> None:
     """Kill the stubs that are left when the process ends: one in a long call would outlive it."""
-    if any(_SHM.glob(f"{shm_prefix()}*")):
+    if _own_shm():
         for pid, _ in _stubs():
             with contextlib.suppress(OSError):
                 os.kill(int(pid), signal.SIGKILL)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What processes leave behind outside of their memory: folders, and shared memory of stubs.
+
+A process that is killed cannot remove what it made. So the names say which process it was, and the
+next one that starts a server removes what belongs to dead ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def prefix() -> str:
+    """Return how the names of what this process makes begin."""
+    return f"{_beginning()}{os.getpid()}-"
+
+
+def _beginning() -> str:
+    # Containers may share folders, but not the numbers of their processes.
+    return f"tritonffi-{Path('/proc/self/ns/pid').stat().st_ino}-"
+
+
+def of_the_dead(folder: Path) -> Iterator[Path]:
+    """List what is in a folder and belongs to processes that are no more."""
+    beginning = _beginning()
+    for path in folder.glob(f"{beginning}*"):
+        pid = path.name.removeprefix(beginning).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            yield path
+
+
+def make_folder() -> Path:
+    """Make a private folder for temporary files; remove those of dead processes of this user."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix()))
+    with contextlib.suppress(OSError):
+        for path in of_the_dead(folder.parent):
+            if path.lstat().st_uid == os.geteuid():
+                shutil.rmtree(path, ignore_errors=True)
+    return folder
