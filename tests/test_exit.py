@@ -87,6 +87,24 @@ def run(library, repository, backend_directory, tmp_path):
         ),
         pytest.param(
             """
+            import asyncio
+            server = start()
+            model = server.model('echo')
+            async def run_async():
+                while True:
+                    await model.async_infer({'INPUT0': [1.0]})
+            def run(infer):
+                while True:
+                    infer({'INPUT0': [1.0]})
+            runs = [(run, model.infer), (run, lambda inputs: list(model.stream(inputs)))] * 2
+            for target, *arguments in (*runs, (asyncio.run, run_async())):
+                threading.Thread(target=target, args=arguments, daemon=True).start()
+            time.sleep(0.1)
+            """,
+            id="daemon threads go on and on",
+        ),
+        pytest.param(
+            """
             server = start()
             never = threading.Event()
             model = server.load_function(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tritonffi import _library, _log, _python_backend
 from tritonffi._call import take_error
-from tritonffi._errors import UnsupportedError
+from tritonffi._errors import TritonError, UnsupportedError
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class Process:
 
     def exit(self) -> None:
         """Close what is open when the interpreter goes, quietly and not for long."""
+        threading.excepthook = _without_daemons(threading.excepthook)
         for server in list(self._open):
             try:
                 server.close(timeout=_EXIT_TIMEOUT_S)
@@ -154,6 +155,19 @@ class Process:
             self._is_spoiled = True
             _library.forked()
         _log.capture.forked()
+
+
+def _without_daemons(
+    hook: Callable[[threading.ExceptHookArgs], object],
+) -> Callable[[threading.ExceptHookArgs], object]:
+    """Wrap what tells why a thread ended: that a daemon lost its server is no news at the exit."""
+
+    def tell(arguments: threading.ExceptHookArgs) -> None:
+        thread = arguments.thread
+        if thread is None or not thread.daemon or not issubclass(arguments.exc_type, TritonError):
+            hook(arguments)
+
+    return tell
 
 
 process = Process()
