@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._asyncio import queue_here, resolve, set_future
+from tritonffi._closing import Unique
 from tritonffi._completion import Inference
 from tritonffi._errors import ClosedError
 from tritonffi._map import Mapped, Results, check_in_flight
@@ -66,7 +67,7 @@ class AwaitedMapped(Mapped):
         self._results.waiters.clear()
 
 
-class AsyncResponseMap(AsyncIterator[T_co]):
+class AsyncResponseMap(Unique, AsyncIterator[T_co]):
     """Responses to the items of an iterable, of which some are in flight at a time.
 
     Iterate over it with ``async for``, in one task at a time. What goes wrong with one item is

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tritonffi._closing import Unique
 from tritonffi._completion import CompletionQueue, Inference
 from tritonffi._errors import ClosedError, TritonError
 from tritonffi._native import lib
@@ -233,7 +234,7 @@ async def infer(
     return inference.result()
 
 
-class AsyncResponseStream(AsyncIterator[Response]):
+class AsyncResponseStream(Unique, AsyncIterator[Response]):
     """The responses of one request, in the order in which the model sent them, in an event loop.
 
     Iterate over it with ``async for``. An error that the model sends in place of a response is

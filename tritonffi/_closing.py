@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a ``with`` block closes: the two methods for it, once for all classes that have `close`."""
+"""What objects have in common that stand for something there is once, and for what is closed."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -12,7 +12,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Closing:
+class Unique:
+    """A base of classes whose objects cannot be copied: two would own the same thing of C."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} can be neither copied nor pickled: what it stands for is in "
+            "this process, once; another process must start a server of its own"
+        )
+
+
+class Closing(Unique):
     """A base of classes whose objects are closed at the end of a ``with`` block."""
 
     __slots__ = ()

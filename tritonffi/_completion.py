@@ -26,6 +26,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from tritonffi._closing import Unique
 from tritonffi._errors import ClosedError, InternalError, InvalidArgumentError, TritonError
 from tritonffi._native import ffi, lib
 from tritonffi._response import Response, read
@@ -243,7 +244,7 @@ class CompletionQueue:
         return result
 
 
-class Inference:
+class Inference(Unique):
     """A submitted request: ask it for the result, wait for it, or cancel it.
 
     An inference that is dropped goes on; its inputs stay pinned and its result is discarded.

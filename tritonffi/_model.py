@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from tritonffi import _asyncio, _sequence, _stream
 from tritonffi._async_map import AsyncResponseMap, AwaitedMapped
 from tritonffi._call import check, encode, json_object, out_bool
+from tritonffi._closing import Unique
 from tritonffi._completion import Inference, finish
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._functions import check_own_call
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _LATEST = -1
 
 
-class Model:
+class Model(Unique):
     """A model of a running server, by name and version. `Server.model` makes it.
 
     All of the inference methods take the same request: the inputs (a mapping of input name to

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tritonffi import _asyncio, _stream
+from tritonffi._closing import Unique
 from tritonffi._completion import Inference, finish
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
@@ -49,7 +50,7 @@ class Start(Protocol):
         ...
 
 
-class ModelSequence:
+class ModelSequence(Unique):
     """Requests with one correlation id, of which the first says that the sequence starts.
 
     The last one says that it ends: with ``sequence_end=True``. Triton keeps a place for the
