@@ -113,6 +113,8 @@ def test_values_become_c_calls(field, value, setter, expected):
         ("server_id", "a\0b", ValueError),
         ("model_repository", 3, TypeError),
         ("model_repository", [b"x"], TypeError),
+        ("model_repository", "", ValueError),
+        ("backend_directory", ["", "x"], ValueError),
         ("model_control_mode", 2, TypeError),
         ("model_control_mode", "EXPLICIT", TypeError),
         ("startup_models", "one", TypeError),

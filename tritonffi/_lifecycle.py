@@ -55,12 +55,13 @@ _LEAVING = ("LOADING", "UNLOADING")
 _GRACE_S = 0.1
 _POLL_S = 0.001
 
-# What Triton does once in a process, by its words of refusal.
-_ONCE = {
+# What is to be known of a failure, by Triton's words.
+_HINTS = {
     "Async work queue has been initialized": "Option buffer_manager_thread_count can be set once "
     "in a process, by the first server that wants it; its threads serve all: leave it 0 in others",
     "already holds a cache": "A process has one response cache at a time, and another server has "
     "it. It is let go when no server is left open",
+    "failed to read text proto": "Triton wrote to stderr what is wrong in which line of that file",
 }
 
 
@@ -195,7 +196,7 @@ class Lifecycle:
         """
         _log.add_log(error, _log.capture.since(mark), about)
         hint = _python_backend.hint(self._library.path, self._library.stubs, str(error))
-        hint = hint or next((hint for text, hint in _ONCE.items() if text in str(error)), None)
+        hint = hint or next((hint for text, hint in _HINTS.items() if text in str(error)), None)
         if hint is not None:
             error.args = (f"{error}\n{hint}",)
 

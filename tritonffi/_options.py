@@ -82,7 +82,11 @@ def _text_of(value: object, what: str) -> bytes:
 def _path_of(value: object, what: str) -> bytes:
     if not isinstance(value, (str, os.PathLike)):
         raise _wrong(what, "a path", value)
-    return encode_path(value, what)
+    path = encode_path(value, what)
+    if not path:
+        message = f"{what} must not be empty"
+        raise ValueError(message)
+    return path
 
 
 def _int_of(value: object, what: str, low: int, high: int) -> int:
