@@ -8,9 +8,9 @@ import pytest
 
 from tritonffi import (
     AlreadyExistsError,
-    InternalError,
     InvalidArgumentError,
     ModelControlMode,
+    NotFoundError,
     Server,
     UnsupportedError,
 )
@@ -171,7 +171,7 @@ def test_a_registered_repository_offers_its_models(small, tmp_path):
     small.load("three", CONFIG | {"max_batch_size": 2})
     assert small.model("three").config()["max_batch_size"] == 2
     assert answer(small, "two") == ([1.0], 1)
-    with pytest.raises(InternalError, match="model not found in any model repository"):
+    with pytest.raises(NotFoundError, match="model not found in any model repository"):
         small.load("folder")
     with pytest.raises(AlreadyExistsError, match="is in a model repository"):
         small.load_function("two", dict, inputs={}, outputs={"x": ("FP32", [1])})
@@ -187,7 +187,7 @@ def test_an_unregistered_repository_leaves_what_is_loaded(small, tmp_path):
     assert states(small) == {("one", 1): "READY"}
     assert answer(small, "two") == ([1.0], 1)
     small.unload("two")
-    with pytest.raises(InternalError, match="model not found in any model repository"):
+    with pytest.raises(NotFoundError, match="model not found in any model repository"):
         small.load("two")
     assert answer(small, "three") == ([1.0], 1)  # and close() will find it still loaded
 

@@ -17,7 +17,6 @@ import tritonffi
 from tritonffi import (
     CancelledError,
     ClosedError,
-    InternalError,
     InvalidArgumentError,
     ModelControlMode,
     ModelStatus,
@@ -129,12 +128,37 @@ def test_unload_waits_for_requests_and_its_timeout_for_nobody(small, gate):
     small.unload("one")
 
 
+def test_a_model_that_there_is_not_is_not_found(small):
+    """Whatever is asked of it; one that is known and not loaded may be unloaded."""
+    unknown = small.model("nope")
+    for call in (
+        unknown.metadata,
+        unknown.config,
+        unknown.statistics,
+        unknown.batch_properties,
+        unknown.transaction_properties,
+        unknown.sequence,
+        lambda: unknown.infer({}),
+        lambda: list(unknown.map([{}])),
+        lambda: small.load("nope"),
+        lambda: small.unload("nope"),
+        lambda: small.unload("nope", dependents=True),
+    ):
+        with pytest.raises(NotFoundError, match="model 'nope'"):
+            call()
+    assert not unknown.is_ready()
+    small.load("made", CONFIG)
+    for name in ("one", "made"):
+        small.unload(name)
+        small.unload(name)
+
+
 def test_a_failed_load_tells_what_triton_logged(small):
     """The cause stands in the exception, not only in a log; the server lives on."""
     _backend.write_model(small.folder, "bad", FP32, init_error="the disk is upside down")
     with pytest.raises(TritonError, match="the disk is upside down"):
         small.load("bad")
-    with pytest.raises(TritonError, match=r"'nope'.*\n.*\n.*not found in any model repo"):
+    with pytest.raises(NotFoundError, match=r"'nope'.*\n.*\n.*not found in any model repo"):
         small.load("nope")
     broken = small.folder / "broken"
     (broken / "1").mkdir(parents=True)
@@ -328,7 +352,7 @@ def test_control_mode_none_loads_all_and_refuses_load(tmp_path, backend_director
 
 def test_triton_s_log_reaches_logging(small, caplog):
     """Errors arrive on the logger tritonffi.server with Triton's file and line."""
-    with caplog.at_level(logging.DEBUG, logger="tritonffi.server"), pytest.raises(InternalError):
+    with caplog.at_level(logging.DEBUG, logger="tritonffi.server"), pytest.raises(NotFoundError):
         small.load("nope")
     records = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert any("failed to poll model 'nope'" in record.getMessage() for record in records)

@@ -17,6 +17,7 @@ from tritonffi import (
     InvalidArgumentError,
     MemoryUsage,
     ModelStatistics,
+    NotFoundError,
     ResponseStatistics,
     Server,
     ServerStatistics,
@@ -264,8 +265,10 @@ def own_stream(tmp_path, backend_directory):
 def test_what_is_not_loaded_has_no_statistics(own):
     """Triton says so."""
     own.unload("failing")
-    with pytest.raises(InvalidArgumentError, match="'failing' is not available"):
+    with pytest.raises(NotFoundError, match="'failing' is not available"):
         own.model("failing").statistics()
+    with pytest.raises(NotFoundError, match="version is not available for model 'two'"):
+        own.model("two", 7).statistics()
     with pytest.raises(KeyError, match="failing"):
         own.statistics()["failing"]
 

@@ -12,6 +12,7 @@ from tritonffi._call import check, encode, json_object, out_bool
 from tritonffi._closing import Unique
 from tritonffi._completion import Inference, finish
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
+from tritonffi._errors import InvalidArgumentError, NotFoundError
 from tritonffi._functions import check_own_call
 from tritonffi._map import CompletedMap, Mapped, ResponseMap, check_map_keywords
 from tritonffi._native import ffi, lib
@@ -83,11 +84,15 @@ class Model(Unique):
         """Return Triton's counts of this version of the model: requests, executions, times.
 
         Raises:
-            InvalidArgumentError: The model is not loaded.
+            NotFoundError: The model is not loaded.
 
         C: ``TRITONSERVER_ServerModelStatistics``
         """
-        return read_statistics(self._json(lib.TRITONSERVER_ServerModelStatistics)).models[-1]
+        try:
+            reply = self._json(lib.TRITONSERVER_ServerModelStatistics)
+        except InvalidArgumentError as error:  # as which this function alone knows it
+            raise NotFoundError(str(error)) from None
+        return read_statistics(reply).models[-1]
 
     def is_ready(self) -> bool:
         """Return whether the model takes requests; False also where there is no such model.

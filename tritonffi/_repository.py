@@ -32,6 +32,7 @@ from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
     InternalError,
     InvalidArgumentError,
+    NotFoundError,
     TritonError,
     UnavailableError,
     UnsupportedError,
@@ -242,6 +243,9 @@ def load_with(
         interruptible(call, f"loading {context}", timeout=timeout, abandoned=abandoned)
     except TritonError as error:
         lifecycle.explain(error, mark, name)
+        is_there = is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir()
+        if isinstance(error, InternalError) and not is_there:
+            raise NotFoundError(str(error)) from None
         raise
     finally:
         lifecycle.epoch += 1
@@ -300,8 +304,13 @@ def unload(
         with lifecycle.use() as server:
             names = lifecycle.loaded(server) if dependents else {name}
             with lifecycle.letting_go(server, names, deadline - time.monotonic()):
+                is_known = name in lifecycle.hidden or any(
+                    entry["name"] == name for entry in lifecycle.index(server)
+                )
                 interruptible(call, f"unloading {context}", timeout=timeout)
                 lifecycle.epoch += 1
+                if not is_known:
+                    raise NotFoundError(f"{context}: there is none of that name to unload")
             lifecycle.hidden.discard(name)
             if not lifecycle.wait_unloaded(server, {name}, deadline):
                 if time.monotonic() < deadline:

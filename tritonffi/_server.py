@@ -254,6 +254,7 @@ class Server(Closing):
         Loads and unloads of one model by several threads come one after the other.
 
         Raises:
+            NotFoundError: It is in no model repository.
             TritonError: It did not load; the message holds what Triton logged about it.
             TimeoutError: ``timeout`` is up.
 
@@ -272,6 +273,7 @@ class Server(Closing):
             timeout: Seconds to wait; None: as long as it takes.
 
         Raises:
+            NotFoundError: There is no such model; one that is not loaded is no error.
             TritonError: Triton refused; it does where ``model_control_mode`` is not EXPLICIT.
             TimeoutError: ``timeout`` is up; the model unloads when its last request is done.
 
