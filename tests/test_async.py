@@ -348,9 +348,9 @@ def test_an_error_is_raised_at_its_place_and_the_rest_follows(run, stream):
     run(main())
 
 
-@pytest.mark.parametrize("way", ["break", "aclose", "with", "cancel"])
-def test_an_abandoned_stream_is_cancelled(run, stream, gate, way):
-    """Also when the task that waits for a response is cancelled."""
+@pytest.mark.parametrize("way", ["break", "aclose", "with"])
+def test_an_abandoned_stream_is_cancelled(run, stream, way):
+    """And what was not read of it is not kept."""
 
     async def main():
         parameters = {"count": MANY, "hold": "response", "hold_at": 2}
@@ -365,21 +365,42 @@ def test_an_abandoned_stream_is_cancelled(run, stream, gate, way):
             await responses.__anext__()
             await responses.aclose()
             assert await numbers(responses) == []
-        elif way == "with":
+        else:
             async with responses:
                 await responses.__anext__()
-            assert await numbers(responses) == []
-        else:
-            task = asyncio.ensure_future(numbers(responses))
-            await until(gate.waiting)
-            await until(lambda: feed._waiters)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
             assert await numbers(responses) == []
         assert feed.is_abandoned
         await until(lambda: feed.is_over)
         assert not feed.outcomes
+
+    run(main())
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+@pytest.mark.parametrize("way", ["cancel", "wait_for"])
+def test_a_cancelled_wait_is_not_the_end_of_a_stream(run, stream, gate, way, ignores):
+    """It cancels the request; whoever reads on is told so, or gets what the model still sends."""
+
+    async def main():
+        parameters = {"count": 4, "hold": "response", "hold_at": 2, "ignore_cancel": ignores}
+        responses = stream.async_stream({"INPUT0": [1]}, parameters=parameters)
+        assert [int((await anext(responses))["INDEX"][0]) for _ in range(2)] == [0, 1]
+        if way == "cancel":
+            task = asyncio.ensure_future(anext(responses))
+            await until(lambda: responses._feed._waiters)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(anext(responses), 0.02)
+        assert responses.is_cancelled()
+        gate.open()
+        if ignores:
+            assert await numbers(responses) == [2, 3]
+        else:
+            with pytest.raises(CancelledError):
+                await numbers(responses)
 
     run(main())
 

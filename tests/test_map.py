@@ -15,6 +15,7 @@ import tqdm
 import uvloop
 
 from tritonffi import (
+    CancelledError,
     InternalError,
     InvalidArgumentError,
     Request,
@@ -269,6 +270,10 @@ def test_an_abandoned_async_map_cancels_what_is_in_flight(echo, gate):
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
+                for _ in range(3):
+                    with pytest.raises(CancelledError):  # and not the end, as if it had no more
+                        await anext(responses)
+                assert [response async for response in responses] == []
             elif way == "aclose":
                 await responses.aclose()
                 with pytest.raises(StopAsyncIteration):

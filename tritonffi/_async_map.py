@@ -74,7 +74,8 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
     raised at its place, and the next step goes on behind it; what the iterable itself raises comes
     after everything that it has given, and ends the map. When the map is closed or dropped before
     its end, or the task is cancelled that waits for it, what is in flight is cancelled; an
-    ``async with`` block closes it.
+    ``async with`` block closes it. In the last case it may be read on: what was in flight is a
+    CancelledError at its place.
     """
 
     def __init__(
@@ -118,7 +119,9 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         try:
             head = await self._next()
         except asyncio.CancelledError:
-            self._close()
+            # And no more: whoever goes on must not take this for the end.
+            for inference in list(self._results.unreported.values()):
+                inference.cancel()
             raise
         if isinstance(head, Inference):
             try:

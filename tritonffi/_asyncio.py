@@ -239,8 +239,9 @@ class AsyncResponseStream(Unique, AsyncIterator[Response]):
 
     Iterate over it with ``async for``. An error that the model sends in place of a response is
     raised at that place, and the next step goes on behind it. When the stream is closed or dropped
-    before its end, or a task is cancelled that waits for a response, the request is cancelled and
-    unread responses are discarded; an ``async with`` block closes it.
+    before its end, the request is cancelled and unread responses are discarded; an ``async with``
+    block closes it. When a task is cancelled that waits for a response, that is as if it had called
+    `cancel`.
 
     Attributes:
         model_name: The model that was asked.
@@ -267,7 +268,7 @@ class AsyncResponseStream(Unique, AsyncIterator[Response]):
             try:
                 await feed.until(feed.has_news)
             except BaseException:
-                self._close()
+                feed.cancel()  # and no more: whoever goes on reading must not take this for the end
                 raise
             outcome = feed.take()
         if outcome is None:
