@@ -30,11 +30,14 @@ _Static_assert(sizeof(struct tffi_buffer) <= SMALL_ALIGNMENT, "the header stands
 
 tffi_counters tffi_live;
 
+/* Threads pass it to and fro all the time, so what changes with each buffer shares one cache line with the lock. */
 static struct {
-  pthread_mutex_t lock;
-  tffi_buffer *idle[CLASS_COUNT];
+  _Alignas(64) pthread_mutex_t lock;
+  uint64_t live; /* buffers that somebody holds */
+  size_t live_bytes;
   size_t idle_bytes;
   size_t limit;
+  tffi_buffer *idle[CLASS_COUNT];
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .limit = (size_t)64 << 20};
 
 static void lock_pool(void)
@@ -60,6 +63,11 @@ void tffi_counters_read(tffi_counters *counters)
   for (size_t i = 0; i < sizeof(tffi_counters) / sizeof(uint64_t); i++) {
     to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
   }
+  lock_pool();
+  counters->buffers = pool.live;
+  counters->buffer_bytes = pool.live_bytes;
+  counters->pooled_bytes = pool.idle_bytes;
+  unlock_pool();
 }
 
 /*
@@ -104,6 +112,28 @@ static tffi_buffer *make(size_t capacity, size_t alignment, uint32_t class_index
   return buffer;
 }
 
+/* Under the lock: it has a holder from now on. */
+static void count_in(tffi_buffer *buffer)
+{
+  buffer->references = 1;
+  pool.live += 1;
+  pool.live_bytes += buffer->capacity;
+}
+
+/* An idle buffer of a class, or NULL. */
+static tffi_buffer *take_idle(uint32_t index)
+{
+  lock_pool();
+  tffi_buffer *buffer = pool.idle[index];
+  if (buffer != NULL) {
+    pool.idle[index] = buffer->next_idle;
+    pool.idle_bytes -= buffer->capacity;
+    count_in(buffer);
+  }
+  unlock_pool();
+  return buffer;
+}
+
 tffi_buffer *tffi_buffer_new(size_t byte_size)
 {
   tffi_buffer *buffer = NULL;
@@ -117,24 +147,17 @@ tffi_buffer *tffi_buffer_new(size_t byte_size)
     if (index == CLASS_COUNT) {
       return NULL;
     }
-    pthread_mutex_lock(&pool.lock);
-    buffer = pool.idle[index];
+    buffer = take_idle(index);
     if (buffer != NULL) {
-      pool.idle[index] = buffer->next_idle;
-      pool.idle_bytes -= buffer->capacity;
-      tffi_count(&tffi_live.pooled_bytes, -(int64_t)buffer->capacity);
+      return buffer;
     }
-    pthread_mutex_unlock(&pool.lock);
-    if (buffer == NULL) {
-      buffer = make(capacity, PAGE, index);
-    }
+    buffer = make(capacity, PAGE, index);
   }
-  if (buffer == NULL) {
-    return NULL;
+  if (buffer != NULL) {
+    lock_pool();
+    count_in(buffer);
+    unlock_pool();
   }
-  buffer->references = 1;
-  tffi_count(&tffi_live.buffers, 1);
-  tffi_count(&tffi_live.buffer_bytes, (int64_t)buffer->capacity);
   return buffer;
 }
 
@@ -157,7 +180,6 @@ static tffi_buffer *take_excess(size_t limit)
       tffi_buffer *buffer = pool.idle[index];
       pool.idle[index] = buffer->next_idle;
       pool.idle_bytes -= buffer->capacity;
-      tffi_count(&tffi_live.pooled_bytes, -(int64_t)buffer->capacity);
       buffer->next_idle = excess;
       excess = buffer;
     }
@@ -179,22 +201,19 @@ void tffi_buffer_release(tffi_buffer *buffer)
   if (buffer == NULL || __atomic_sub_fetch(&buffer->references, 1, __ATOMIC_ACQ_REL) != 0) {
     return;
   }
-  tffi_count(&tffi_live.buffers, -1);
-  tffi_count(&tffi_live.buffer_bytes, -(int64_t)buffer->capacity);
   tffi_buffer *excess = buffer;
   buffer->next_idle = NULL;
-  if (buffer->class_index < CLASS_COUNT) {
-    pthread_mutex_lock(&pool.lock);
-    if (buffer->capacity <= pool.limit) {
-      /* What was used last is likeliest to be wanted next, so others make room for it. */
-      excess = take_excess(pool.limit - buffer->capacity);
-      buffer->next_idle = pool.idle[buffer->class_index];
-      pool.idle[buffer->class_index] = buffer;
-      pool.idle_bytes += buffer->capacity;
-      tffi_count(&tffi_live.pooled_bytes, (int64_t)buffer->capacity);
-    }
-    pthread_mutex_unlock(&pool.lock);
+  lock_pool();
+  pool.live -= 1;
+  pool.live_bytes -= buffer->capacity;
+  if (buffer->class_index < CLASS_COUNT && buffer->capacity <= pool.limit) {
+    /* What was used last is likeliest to be wanted next, so others make room for it. */
+    excess = take_excess(pool.limit - buffer->capacity);
+    buffer->next_idle = pool.idle[buffer->class_index];
+    pool.idle[buffer->class_index] = buffer;
+    pool.idle_bytes += buffer->capacity;
   }
+  unlock_pool();
   free_all(excess);
 }
 
@@ -205,18 +224,18 @@ void tffi_buffer_release_data(void *data)
 
 void tffi_pool_set_limit(size_t limit)
 {
-  pthread_mutex_lock(&pool.lock);
+  lock_pool();
   pool.limit = limit;
   tffi_buffer *excess = take_excess(limit);
-  pthread_mutex_unlock(&pool.lock);
+  unlock_pool();
   free_all(excess);
 }
 
 size_t tffi_pool_limit(void)
 {
-  pthread_mutex_lock(&pool.lock);
+  lock_pool();
   const size_t limit = pool.limit;
-  pthread_mutex_unlock(&pool.lock);
+  unlock_pool();
   return limit;
 }
 
