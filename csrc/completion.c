@@ -10,34 +10,45 @@
 
 #include "internal.h"
 
-/* A completion as it is allocated: what its pointers point to is one block behind it, NULL while there is nothing. */
+enum {
+  ROOM = 320 /* bytes: names and shapes of a few outputs */
+};
+
+/*
+ * A completion as it is allocated: what its pointers point to is in the room behind it or, where that is too small, in
+ * a block of its own. Each call of malloc that can be saved counts, because another thread gives the memory back.
+ */
 typedef struct {
   tffi_completion shown;
-  void *content;
+  void *content; /* NULL: in the room */
+  int64_t room[ROOM / sizeof(int64_t)];
 } completion_block;
 
 tffi_completion *tffi_completion_new(void)
 {
-  completion_block *block = calloc(1, sizeof(*block));
+  completion_block *block = malloc(sizeof(*block));
   if (block == NULL) {
     return NULL;
   }
+  memset(block, 0, sizeof(*block));
   tffi_count(&tffi_live.completions, 1);
   return &block->shown;
 }
 
 void tffi_completion_free(tffi_completion *completion)
 {
-  if (completion == NULL) {
-    return;
+  int64_t count = 0;
+  while (completion != NULL) {
+    completion_block *block = (completion_block *)completion;
+    for (uint32_t i = 0; i < completion->output_count; i++) {
+      tffi_buffer_release(completion->outputs[i].buffer);
+    }
+    completion = completion->next;
+    free(block->content);
+    free(block);
+    count += 1;
   }
-  for (uint32_t i = 0; i < completion->output_count; i++) {
-    tffi_buffer_release(completion->outputs[i].buffer);
-  }
-  completion_block *block = (completion_block *)completion;
-  free(block->content);
-  free(block);
-  tffi_count(&tffi_live.completions, -1);
+  tffi_count(&tffi_live.completions, -count);
 }
 
 static void discard(struct TRITONSERVER_Error *error)
@@ -51,20 +62,23 @@ void tffi_completion_set_error(tffi_completion *completion, int32_t code, const 
 {
   completion->error_code = code;
   completion->error_message = message;
+  completion->layout = 0;
 }
 
 /*
- * Content is laid out twice over the same code: first with `base` NULL to learn the size, then for real.
+ * Where content is laid out. What does not fit any more is only measured, so that the same code goes over it a second
+ * time, with room enough.
  */
 typedef struct {
   char *base;
+  size_t size;
   size_t used;
 } layout;
 
 static void *place(layout *to, size_t size)
 {
   to->used = (to->used + sizeof(int64_t) - 1) / sizeof(int64_t) * sizeof(int64_t);
-  void *at = to->base == NULL ? NULL : to->base + to->used;
+  void *at = to->used + size <= to->size ? to->base + to->used : NULL;
   to->used += size;
   return at;
 }
@@ -134,7 +148,7 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   if (output == NULL) {
     return NULL;
   }
-  if (dim_count > 0) {
+  if (dims != NULL && dim_count > 0) {
     /* Of a scalar Triton gives the address of nothing. */
     memcpy(dims, shape, (size_t)dim_count * sizeof(int64_t));
   }
@@ -144,7 +158,6 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   tensor.buffer = data == NULL ? NULL : userp;
   if (tensor.buffer != NULL) {
     tensor.data = tffi_buffer_data(tensor.buffer);
-    tffi_buffer_retain(tensor.buffer);
   } else {
     tensor.data = (void *)(uintptr_t)data; /* the caller's own memory */
   }
@@ -192,7 +205,7 @@ static struct TRITONSERVER_Error *place_parameter(layout *to, struct TRITONSERVE
   return NULL;
 }
 
-/* One pass over the response: with `completion` NULL only to measure. An error stops it. */
+/* One pass over the response. An error stops it; where `to` has become too small the completion holds nothing of use. */
 static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_InferenceResponse *response,
                                           const tffi_wanted *wanted, struct TRITONSERVER_Error *response_error,
                                           tffi_completion *completion)
@@ -226,31 +239,33 @@ static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_Infere
   }
   tffi_tensor *outputs = place(to, output_count * sizeof(tffi_tensor));
   tffi_parameter *parameters = place(to, parameter_count * sizeof(tffi_parameter));
-  if (completion != NULL) {
-    completion->has_response = true;
-    completion->model_name = model_copy;
-    completion->model_version = model_version;
-    completion->request_id = id_copy;
-    completion->outputs = outputs;
-    completion->parameters = parameters;
-    tffi_completion_set_error(completion, error_code, error_copy);
+  completion->model_name = model_copy;
+  completion->model_version = model_version;
+  completion->request_id = id_copy;
+  completion->outputs = outputs;
+  completion->parameters = parameters;
+  tffi_completion_set_error(completion, error_code, error_copy);
+  int64_t *first = place(to, sizeof(*first));
+  if (first != NULL) {
+    *first = model_version;
   }
-  const void *first = place(to, 0);
-  const size_t before = to->used;
   for (uint32_t i = 0; i < output_count && error == NULL; i++) {
-    error = place_output(to, response, wanted, i, completion == NULL ? NULL : &outputs[i]);
-    if (error == NULL && completion != NULL) {
-      completion->output_count = i + 1;
-    }
+    error = place_output(to, response, wanted, i, outputs == NULL ? NULL : &outputs[i]);
   }
-  if (completion != NULL) {
-    completion->layout = first;
-    completion->layout_size = to->used - before;
-  }
+  const void *end = place(to, 0);
   for (uint32_t i = 0; i < parameter_count && error == NULL; i++) {
-    error = place_parameter(to, response, i, completion == NULL ? NULL : &parameters[i]);
-    if (error == NULL && completion != NULL) {
-      completion->parameter_count = i + 1;
+    error = place_parameter(to, response, i, parameters == NULL ? NULL : &parameters[i]);
+  }
+  if (error == NULL && to->used <= to->size) {
+    completion->parameter_count = parameter_count;
+    completion->output_count = output_count;
+    if (response_error == NULL && wanted == NULL) { /* labels are no part of a layout */
+      completion->layout = tffi_layout_number((const uint64_t *)first, (size_t)((const int64_t *)end - first));
+    }
+    for (uint32_t i = 0; i < output_count; i++) {
+      if (outputs[i].buffer != NULL) {
+        tffi_buffer_retain(outputs[i].buffer);
+      }
     }
   }
   return error;
@@ -262,20 +277,22 @@ void tffi_completion_fill(tffi_completion *completion, struct TRITONSERVER_Infer
   completion_block *block = (completion_block *)completion;
   /* Each call makes a new error object, so it is asked for once. */
   struct TRITONSERVER_Error *response_error = TRITONSERVER_InferenceResponseError(response);
-  layout measure = {NULL, 0};
-  struct TRITONSERVER_Error *error = lay_out(&measure, response, wanted, response_error, NULL);
-  if (error == NULL) {
-    block->content = calloc(1, measure.used); /* zeroed, because gaps count in the layout */
-    if (block->content != NULL) {
-      layout real = {block->content, 0};
-      error = lay_out(&real, response, wanted, response_error, completion);
+  layout to = {(char *)block->room, ROOM, 0};
+  bool is_complete = true;
+  struct TRITONSERVER_Error *error = lay_out(&to, response, wanted, response_error, completion);
+  if (error == NULL && to.used > ROOM) {
+    to = (layout){calloc(1, to.used), to.used, 0}; /* zeroed, because gaps count in the layout */
+    block->content = to.base;
+    is_complete = to.base != NULL;
+    if (is_complete) {
+      error = lay_out(&to, response, wanted, response_error, completion);
     }
   }
   completion->has_response = true;
   if (error != NULL) {
     tffi_completion_set_error(completion, TRITONSERVER_ERROR_INTERNAL, "the response could not be read");
     TRITONSERVER_ErrorDelete(error);
-  } else if (block->content == NULL) {
+  } else if (!is_complete) {
     tffi_completion_set_error(completion, TRITONSERVER_ERROR_UNAVAILABLE, "no memory to read the response into");
   }
   discard(response_error);

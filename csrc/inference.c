@@ -122,8 +122,9 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
   finish_if_last(slot);
 }
 
-struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
-                                                 tffi_queue *queue, uint64_t *token)
+/* Makes the C request and hands it to Triton; after an error nothing is held. */
+static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, const tffi_request *request,
+                                         tffi_queue *queue, uint64_t key, uint64_t *token)
 {
   struct TRITONSERVER_InferenceRequest *irequest = NULL;
   struct TRITONSERVER_ResponseAllocator *allocator = NULL;
@@ -143,7 +144,7 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for what is wanted of the outputs");
   }
   if (error == NULL) {
-    slot = tffi_slot_take(queue, request->key);
+    slot = tffi_slot_take(queue, key);
     if (slot == NULL) {
       error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one more inference in flight");
     } else {
@@ -187,13 +188,32 @@ struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *ser
   return error;
 }
 
-void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *const *requests,
-                                uint32_t count, tffi_queue *queue, uint64_t *tokens,
-                                struct TRITONSERVER_Error **errors)
+uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request, tffi_queue *queue,
+                               uint64_t key, uint64_t *token, struct TRITONSERVER_Error **error)
 {
-  for (uint32_t i = 0; i < count; i++) {
-    errors[i] = tffi_inference_submit(server, requests[i], queue, &tokens[i]);
+  *error = submit(server, request, queue, key, token);
+  return *token;
+}
+
+void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *request,
+                                const void *const *data, const uint64_t *keys, uint32_t count, tffi_queue *queue,
+                                uint64_t *tokens)
+{
+  const uint32_t input_count = request->input_count;
+  tffi_tensor *inputs = malloc((input_count + 1) * sizeof(*inputs));
+  if (inputs == NULL) {
+    return;
   }
+  memcpy(inputs, request->inputs, input_count * sizeof(*inputs));
+  tffi_request each = *request;
+  each.inputs = inputs;
+  for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t j = 0; j < input_count; j++) {
+      inputs[j].data = (void *)(uintptr_t)*data++;
+    }
+    discard(submit(server, &each, queue, keys[i], &tokens[i]));
+  }
+  free(inputs);
 }
 
 bool tffi_inference_cancel(uint64_t token)

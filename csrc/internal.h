@@ -143,6 +143,9 @@ struct TRITONSERVER_Error *tffi_trace_give(tffi_trace *trace, struct TRITONSERVE
  */
 void tffi_trace_refused(tffi_trace *trace);
 
+/* layout.c: a number for these words, the same for the same words as long as it is remembered; 0: no memory. */
+uint64_t tffi_layout_number(const uint64_t *words, size_t count);
+
 /* completion.c: a completion without content; NULL where memory is out. */
 tffi_completion *tffi_completion_new(void);
 /* Gives it an error, whose text lives on. */

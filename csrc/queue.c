@@ -239,6 +239,8 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
   slot->last = completion;
   slot->done = completion->done;
   completion->number = slot->pushed++;
+  completion->whole = completion->done && completion->number == 0 && completion->has_response &&
+                      completion->error_message == NULL && completion->parameter_count == 0;
 
   const uint32_t slot_sleepers = slot->sleepers;
   bool wake_queue = false;
@@ -449,11 +451,7 @@ void tffi_queue_close(tffi_queue *queue)
   if (was_open) {
     tffi_count(&tffi_live.queues, -1);
   }
-  while (list != NULL) {
-    tffi_completion *next = list->next;
-    tffi_completion_free(list);
-    list = next;
-  }
+  tffi_completion_free(list);
 }
 
 void tffi_queue_release(tffi_queue *queue)

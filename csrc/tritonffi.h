@@ -132,19 +132,18 @@ size_t tffi_pool_limit(void);
 /* queue.c and inference.c: the data path */
 
 /*
- * One response, or the news that an inference is over, as one flat block: free it with tffi_completion_free, which
- * also releases the buffers that the reader did not take over. Every pointer in it lives as long as the block.
+ * One response, or the news that an inference is over, as one flat block. Every pointer in it lives as long as the
+ * block.
  */
 typedef struct tffi_completion {
   struct tffi_completion *next; /* in a list that the waits hand out; NULL ends it */
-  uint64_t key;                 /* as given in tffi_request */
+  uint64_t key;                 /* as given at the submission */
   uint64_t number;              /* of the completions of its inference, from 0: readers on two threads keep the order */
   const char *error_message;    /* NULL: no error */
   const char *model_name;
   const char *request_id;
   tffi_tensor *outputs;
-  const void *layout; /* equal bytes here mean outputs of equal names, types and shapes in the same order */
-  size_t layout_size;
+  uint64_t layout; /* equal numbers mean the same model version, names, types and shapes in the same order; 0: unknown */
   tffi_parameter *parameters;
   int64_t model_version;
   int32_t error_code; /* a TRITONSERVER_Error_Code where error_message is set */
@@ -153,9 +152,11 @@ typedef struct tffi_completion {
   bool has_response; /* false: only a final flag came, there is nothing to read */
   bool overflowed;   /* it is the error that stands for all responses that found max_pending others unread */
   bool done;         /* the last of its inference: Triton is through with the request and its input memory */
+  bool whole;        /* the only one of its inference, a response without error and parameters */
 } tffi_completion;
 
-void tffi_completion_free(tffi_completion *completion);
+/* Frees a list of completions, and the buffers that the reader did not take over. */
+void tffi_completion_free(tffi_completion *completions);
 
 /* Where completions wait to be taken. One reference from Python, one for each inference in flight. */
 typedef struct tffi_queue tffi_queue;
@@ -226,7 +227,6 @@ typedef struct {
   uint64_t correlation_id;
   uint64_t priority;
   uint64_t timeout_us;
-  uint64_t key; /* the caller's name for the inference: comes back in each completion */
   const tffi_tensor *inputs;
   const tffi_piece *pieces;
   const char *const *outputs; /* names of the outputs wanted; none: all */
@@ -246,18 +246,20 @@ typedef struct {
 } tffi_request;
 
 /*
- * Submits; *token names the inference until its `done` completion has been taken, and is harmless afterwards. An
- * error means that nothing is in flight and nothing is held.
+ * Submits. Returns the token, which names the inference until its `done` completion has been taken and is harmless
+ * afterwards; it stands in *token before Triton can know of the inference. The key is the caller's own name for it,
+ * which comes back in each completion. 0: *error says why, nothing is in flight and nothing is held.
  */
-struct TRITONSERVER_Error *tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
-                                                 tffi_queue *queue, uint64_t *token);
+uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request, tffi_queue *queue,
+                               uint64_t key, uint64_t *token, struct TRITONSERVER_Error **error);
 /*
- * Submits several one right after the other, so that a model's thread that takes them does not fall asleep between
- * two. errors[i] is what tffi_inference_submit would have returned for requests[i]; one that fails stops no other.
+ * Submits the same request several times with other data, one right after the other, so that a model's thread that
+ * takes them does not fall asleep between two. data[] has the addresses of the inputs of the first, then those of the
+ * second. A token that stays 0 is that of one that came to nothing; it stops no other.
  */
-void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *const *requests,
-                                uint32_t count, tffi_queue *queue, uint64_t *tokens,
-                                struct TRITONSERVER_Error **errors);
+void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *request,
+                                const void *const *data, const uint64_t *keys, uint32_t count, tffi_queue *queue,
+                                uint64_t *tokens);
 /* Waits for completions of this inference and takes them. */
 tffi_wait tffi_inference_wait(uint64_t token, uint32_t wakes, int64_t timeout_ns, tffi_completion **completions);
 /* Whether Triton is through with it: its last completion is there, taken or not. */

@@ -225,7 +225,7 @@ def test_a_loop_closed_with_work_in_flight(loop, echo, gate, caplog):
         gc.collect()
     assert all(inference.is_cancelled() or inference.is_over for inference in pinned)
     assert queues(echo) == (queue,)
-    assert [inference._pins is not None for inference in pinned][-1]
+    assert [inference.pins is not None for inference in pinned][-1]
     gate.release()
     assert queue.settle(float("inf"))
     echo.infer({"INPUT0": [4.0]})

@@ -145,7 +145,7 @@ def test_a_model_of_a_closed_server_leaves_the_next_server_alone(start):
     first.close()
     second = start()
     inference = second.model("one").submit(ONES)
-    while not second._lifecycle.queue._ready[0]:
+    while not second._lifecycle.queue.ready[0]:
         time.sleep(0.001)
     with pytest.raises(ClosedError):
         stale.submit(ONES)

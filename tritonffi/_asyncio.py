@@ -153,10 +153,15 @@ class AwaitedInference(Awaited):
     __slots__ = ("_waiters",)
 
     def __init__(
-        self, queue: CompletionQueue, model_name: str, request_id: str, timeout: float | None
+        self,
+        queue: CompletionQueue,
+        model_name: str,
+        request_id: str,
+        timeout: float | None,
+        pins: list[CData],
     ) -> None:
-        super().__init__(queue, model_name, request_id, timeout)
         self._waiters = []
+        super().__init__(queue, model_name, request_id, timeout, pins)
 
 
 class AwaitedFeed(Awaited, Feed):
@@ -170,10 +175,12 @@ class AwaitedFeed(Awaited, Feed):
         model_name: str,
         request_id: str,
         timeout: float | None,
+        pins: list[CData],
+        *,
         max_pending: int = 0,
     ) -> None:
-        Feed.__init__(self, queue, model_name, request_id, timeout, max_pending)
         self._waiters = []
+        Feed.__init__(self, queue, model_name, request_id, timeout, pins, max_pending=max_pending)
 
 
 def resolve(waiter: asyncio.Future[None]) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tritonffi._closing import Unique
 from tritonffi._errors import ClosedError, InternalError, InvalidArgumentError, TritonError
@@ -33,6 +33,7 @@ from tritonffi._response import Response, read
 
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Callable
 
     from tritonffi._native import CData
     from tritonffi._output import Wanted
@@ -44,6 +45,8 @@ _FOREVER_NS = -1
 _GLANCE_NS = 1_000_000
 # A wait longer than this (292 years) does not fit into 64 bits of nanoseconds.
 _LONGEST_S = 9e9
+
+_LIST = ffi.typeof("tffi_completion **")
 
 _READY = lib.TFFI_WAIT_READY
 _TIMEOUT = lib.TFFI_WAIT_TIMEOUT
@@ -73,12 +76,19 @@ def _token_of(inference: Inference) -> int:
     return int(inference.submitting[0])
 
 
+AnyInference = TypeVar("AnyInference", bound="Inference")
+
+#: Makes an inference of queue, model name, request id, timeout and pins.
+Make: TypeAlias = "Callable[[CompletionQueue, str, str, float | None, list[CData]], AnyInference]"
+
+
 class CompletionQueue:
     """Where the completions of a group of inferences arrive.
 
     Attributes:
         native: The ``tffi_queue *``; one reference to it is this object's.
         in_flight: Every inference that is submitted and not over, by key.
+        ready: Where C counts the inferences that have something to be taken and nobody waiting.
         wakes: Where C counts how often those who wait were woken without a completion.
         next_key: Makes the key of the next one. Keys are never used again.
         early: What came of completions that were delivered before an earlier one of the same
@@ -90,13 +100,13 @@ class CompletionQueue:
 
     __slots__ = (
         "_is_left",
-        "_ready",
         "early",
         "in_flight",
         "is_given_up",
         "left",
         "native",
         "next_key",
+        "ready",
         "reason",
         "wakes",
     )
@@ -107,7 +117,7 @@ class CompletionQueue:
             raise MemoryError("no memory for a completion queue")
         # Let go of with the last user of this object: another thread may be about to call with it.
         self.native = ffi.gc(native, lib.tffi_queue_release)
-        self._ready = lib.tffi_queue_ready(self.native)
+        self.ready = lib.tffi_queue_ready(self.native)
         self.wakes = lib.tffi_queue_wakes(self.native)
         self.in_flight: dict[int, Inference] = {}
         self.early: dict[tuple[int, int], tuple[Response | TritonError | None, bool]] = {}
@@ -119,7 +129,7 @@ class CompletionQueue:
 
     def drain(self) -> None:
         """Deliver what is ready and not waited for, without waiting."""
-        if self._ready[0]:
+        if self.ready[0]:
             self._collect(lib.tffi_queue_wait, self.native, self.wakes[0], 0)
 
     def wait(self, inference: Inference, deadline: float | None, wakes: int | None = None) -> bool:
@@ -227,21 +237,31 @@ class CompletionQueue:
         What was taken stands in `out` and is delivered in ``finally``: a signal handler that
         raises as soon as the call returns must not lose it.
         """
-        out = ffi.new("tffi_completion **")
+        out = ffi.new(_LIST)
         try:
             result: int = wait(whose, wakes, timeout_ns, out)
         finally:
-            completion = out[0]
-            while completion:
-                following = completion.next
-                inference = self.in_flight.get(completion.key)
+            first = out[0]
+            if first:
                 try:
-                    if inference is not None:
-                        inference.deliver(completion)
+                    self._deliver(first)
                 finally:
-                    lib.tffi_completion_free(completion)
-                completion = following
+                    lib.tffi_completion_free(first)
         return result
+
+    def _deliver(self, following: CData) -> None:
+        """Deliver the completions of a list."""
+        in_flight = self.in_flight
+        try:
+            while following:
+                completion = following
+                following = completion.next
+                inference = in_flight.get(completion.key)
+                if inference is not None:
+                    inference.deliver(completion)
+        finally:
+            if following:  # a signal handler has raised: the others come to theirs all the same
+                self._deliver(following)
 
 
 class Inference(Unique):
@@ -254,6 +274,7 @@ class Inference(Unique):
         model_name: The model that was asked.
         request_id: The id given with the request.
         is_over: Whether the last response is there and Triton is through with the inputs.
+        pins: The addresses of the inputs, each of which keeps its memory, until it is over.
         token: The C handle; harmless when it is stale.
         submitting: Where C writes the token, before anyone could have stored it here.
         wanted: What is wanted of the outputs, until it is over; None: nothing special.
@@ -264,12 +285,12 @@ class Inference(Unique):
     __slots__ = (
         "_arrived",
         "_outcomes",
-        "_pins",
         "_timeout",
         "deadline",
         "is_over",
         "key",
         "model_name",
+        "pins",
         "queue",
         "request_id",
         "submitting",
@@ -281,48 +302,53 @@ class Inference(Unique):
     max_pending = 0
 
     def __init__(
-        self, queue: CompletionQueue, model_name: str, request_id: str, timeout: float | None
+        self,
+        queue: CompletionQueue,
+        model_name: str,
+        request_id: str,
+        timeout: float | None,
+        pins: list[CData],
     ) -> None:
+        """Stand in the table of inferences in flight, holding the pins; before the submission."""
         self.model_name = model_name
         self.request_id = request_id
         self.is_over = False
         self.token = 0
         self.submitting: CData = None
-        self.key = 0
         self.queue = queue
-        self._pins: object = None
+        self.pins: list[CData] | None = pins
         self._outcomes: list[Response | TritonError] | deque[Response | TritonError] = []
         self._arrived = 0
         self.wanted: Wanted | None = None
         self._timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
-
-    def enter(self, pins: object) -> None:
-        """Stand in the table of inferences in flight, holding the pins; before the submission."""
-        self._pins = pins
-        self.key = key = self.queue.next_key()
-        self.queue.in_flight[key] = self
+        self.key = key = queue.next_key()
+        queue.in_flight[key] = self
 
     def leave(self) -> None:
         """Be over: Triton has given the inputs back, or never took them."""
-        self._pins = self.wanted = None
+        self.pins = self.wanted = None
         self.is_over = True
         self.queue.in_flight.pop(self.key, None)
 
     def deliver(self, completion: CData) -> None:
         """Take a completion of this inference: read the response, note the end."""
         outcome: Response | TritonError | None = None
-        if not completion.has_response:
-            self._arrive(completion.number, None, completion.done)
-            return
-        try:
-            outcome = read(completion, self.model_name, self.request_id, self.wanted)
-        finally:
-            if outcome is None:  # a signal handler has raised
+        is_whole = completion.whole
+        if is_whole or completion.has_response:
+            try:
+                outcome = read(completion, self.model_name, self.request_id, self.wanted)
+            except BaseException:  # a signal handler's
                 outcome = InternalError(
                     f"model {self.model_name!r}: the reading of a response was interrupted"
                 )
-            self._arrive(completion.number, outcome, completion.done)
+                self._arrive(completion.number, outcome, completion.done)
+                raise
+            if is_whole:
+                self._outcomes.append(outcome)
+                self.leave()
+                return
+        self._arrive(completion.number, outcome, completion.done)
 
     def _arrive(self, number: int, outcome: Response | TritonError | None, done: bool) -> None:  # noqa: FBT001
         """Note what came of the completion of a number, after all those before it."""
@@ -363,6 +389,8 @@ class Inference(Unique):
         """
         if self.is_over:
             return True
+        # With what came of others: one call of C takes all of it.
+        self.queue.drain()
         limit = None if timeout is None else time.monotonic() + timeout
         deadline = self.deadline
         if limit is not None and (deadline is None or limit < deadline):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tritonffi._lifecycle import Lifecycle
+    from tritonffi._native import CData
     from tritonffi._request import Inputs, Request
 
 # Items that come within this time are submitted together.
@@ -83,16 +84,13 @@ class Mapped(Inference):
         model_name: str,
         request_id: str,
         timeout: float | None,
+        pins: list[CData],
         *,
         results: Results,
     ) -> None:
-        super().__init__(queue, model_name, request_id, timeout)
+        super().__init__(queue, model_name, request_id, timeout, pins)
         self._results = results
-
-    def enter(self, pins: object) -> None:
-        """Stand in the table of inferences in flight, and in the map."""
-        super().enter(pins)
-        self._results.unreported[self.key] = self
+        results.unreported[self.key] = self
 
     def leave(self) -> None:
         """Be over."""

@@ -33,10 +33,10 @@ _gc = ffi.gc
 _release = lib.tffi_buffer_release_data
 _NULL = ffi.NULL
 
-# Name, shape, dtype and size of every output: responses of one layout are alike, so that what the
-# layout says is worked out once.
-_Plan: TypeAlias = "tuple[tuple[str, tuple[int, ...], np.dtype[np.generic], int], ...]"
-_plans: dict[bytes, _Plan] = {}
+# Index, name, shape, dtype and size of every output: responses of one layout are alike, so what it
+# says is worked out once.
+_Plan: TypeAlias = "tuple[tuple[int, str, tuple[int, ...], np.dtype[np.generic], int], ...]"
+_plans: dict[int, _Plan] = {}
 _REMEMBERED_PLANS = 256
 
 
@@ -60,22 +60,12 @@ class Response(Mapping[str, Array]):
 
     __slots__ = ("_outputs", "labels", "model_name", "model_version", "parameters", "request_id")
 
-    def __init__(
-        self,
-        outputs: dict[str, Array],
-        model_name: str,
-        model_version: int,
-        request_id: str,
-        *,
-        parameters: dict[str, ParameterValue],
-        labels: dict[str, list[list[Label]]],
-    ) -> None:
-        self._outputs = outputs
-        self.model_name = model_name
-        self.model_version = model_version
-        self.request_id = request_id
-        self.parameters = parameters
-        self.labels = labels
+    _outputs: dict[str, Array]
+    model_name: str
+    model_version: int
+    request_id: str
+    parameters: dict[str, ParameterValue]
+    labels: dict[str, list[list[Label]]]
 
     def __getitem__(self, name: str) -> Array:
         try:
@@ -102,6 +92,9 @@ class Response(Mapping[str, Array]):
         return f"<Response of {self.model_name!r} version {self.model_version}: {outputs}>"
 
 
+_new_response = Response.__new__
+
+
 def read(
     completion: CData, model_name: str, request_id: str, wanted: Wanted | None
 ) -> Response | TritonError:
@@ -116,39 +109,37 @@ def read(
     Returns:
         The response, or the error that came in its place.
     """
-    if completion.error_message:
-        message = string(completion.error_message)
-        return inference_error(completion.error_code, message, model_name)
-    outputs: dict[str, Array] = {}
-    labels: dict[str, list[list[Label]]] = {}
-    plan: _Plan = ()
+    # Without a call of __init__, which would cost as much as the array.
+    response = _new_response(Response)
+    response._outputs = outputs = {}  # noqa: SLF001
+    response.model_name = model_name
+    response.model_version = completion.model_version
+    response.request_id = request_id
+    response.parameters = _parameters(completion) if completion.parameter_count else {}
+    response.labels = {}
+    plan = None
     if wanted is None:
-        layout = _buffer(completion.layout, completion.layout_size)[:]
-        known = _plans.get(layout)
-        plan = _make_plan(layout, completion) if known is None else known
-    if plan:
-        tensor = completion.outputs
-        for name, shape, storage, size in plan:
+        layout = completion.layout
+        plan = _plans.get(layout)
+        if plan is None and layout:
+            plan = _make_plan(layout, completion)
+    if plan:  # and so there is no error
+        tensors = completion.outputs
+        for i, name, shape, storage, size in plan:
+            tensor = tensors[i]
             # In this order: a signal handler that raises in between must not free it twice.
             data = tensor.data
             tensor.buffer = _NULL
-            owner = _gc(data, _release, size)
-            outputs[name] = _ndarray(shape, storage, _buffer(owner, size))
-            tensor += 1
+            outputs[name] = _ndarray(shape, storage, _buffer(_gc(data, _release), size))
+    elif completion.error_message:
+        message = string(completion.error_message)
+        return inference_error(completion.error_code, message, model_name)
     else:
         try:
-            _read_each(completion, model_name, wanted, outputs, labels)
+            _read_each(completion, model_name, wanted, outputs, response.labels)
         except TritonError as error:
             return error
-    parameters = _parameters(completion) if completion.parameter_count else {}
-    return Response(
-        outputs,
-        model_name,
-        completion.model_version,
-        request_id,
-        parameters=parameters,
-        labels=labels,
-    )
+    return response
 
 
 def _read_each(
@@ -168,7 +159,7 @@ def _read_each(
         if tensor.buffer:
             data = tensor.data
             tensor.buffer = _NULL
-            owner = _gc(data, _release, size)
+            owner = _gc(data, _release)
             outputs[name] = from_tensor(tensor.datatype, shape, owner, size, what)
         elif wanted is None or name not in wanted.out:
             # The model named the output and asked for no memory.
@@ -181,9 +172,9 @@ def _read_each(
         wanted.check_complete(outputs, model_name)
 
 
-def _make_plan(layout: bytes, completion: CData) -> _Plan:
+def _make_plan(layout: int, completion: CData) -> _Plan:
     """Remember how to read outputs of one layout; an empty plan: with care, one by one."""
-    plan: list[tuple[str, tuple[int, ...], np.dtype[np.generic], int]] = []
+    plan: list[tuple[int, str, tuple[int, ...], np.dtype[np.generic], int]] = []
     for i in range(completion.output_count):
         tensor = completion.outputs[i]
         shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
@@ -191,7 +182,7 @@ def _make_plan(layout: bytes, completion: CData) -> _Plan:
         if storage is None or not tensor.buffer:
             plan = []
             break
-        plan.append((ffi.string(tensor.name).decode(), shape, storage, tensor.byte_size))
+        plan.append((i, ffi.string(tensor.name).decode(), shape, storage, tensor.byte_size))
     if len(_plans) >= _REMEMBERED_PLANS:
         _plans.clear()
     _plans[layout] = made = tuple(plan)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from tritonffi import _asyncio, _stream
 from tritonffi._closing import Unique
@@ -16,20 +16,17 @@ from tritonffi._functions import check_own_call
 from tritonffi._request import Request, request_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Self, Unpack
 
     from tritonffi._asyncio import AsyncResponseStream
-    from tritonffi._completion import CompletionQueue
+    from tritonffi._completion import AnyInference, CompletionQueue, Make
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._response import Response
     from tritonffi._spec import ModelSpec
     from tritonffi._stream import ResponseStream
-
-AnyInference = TypeVar("AnyInference", bound=Inference)
 
 # What a fresh id may be, by the data type in which the model wants it; 0 is no sequence at all.
 _BITS = {"INT32": 31, "UINT32": 32, "INT64": 63, "UINT64": 64}
@@ -41,7 +38,7 @@ class Start(Protocol):
 
     def __call__(
         self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        make: Make[AnyInference],
         queue: CompletionQueue,
         inputs: Inputs | Request,
         keywords: RequestKeywords,
@@ -182,7 +179,7 @@ class ModelSequence(Unique):
 
     def _start(
         self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        make: Make[AnyInference],
         queue: CompletionQueue,
         inputs: Inputs | Request,
         keywords: RequestKeywords,

@@ -8,23 +8,22 @@ the server's last load, and the templates of requests made so far.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from tritonffi._completion import Inference
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
 from tritonffi._input import Raw
-from tritonffi._request import Request, Template, request_of, submit_each
+from tritonffi._request import Request, request_of
+from tritonffi._template import Template
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tritonffi._completion import CompletionQueue
+    from tritonffi._completion import AnyInference, CompletionQueue, Make
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._spec import ModelSpec
-
-AnyInference = TypeVar("AnyInference", bound=Inference)
 
 
 class Starter:
@@ -57,7 +56,7 @@ class Starter:
 
     def start(
         self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        make: Make[AnyInference],
         queue: CompletionQueue,
         inputs: Inputs | Request,
         keywords: RequestKeywords,
@@ -65,81 +64,92 @@ class Starter:
         """Submit an inference of any kind, whose completions go to any queue of the server's.
 
         Args:
-            make: Makes the inference of queue, model name, request id and timeout.
+            make: Makes the inference.
             queue: Of the server or, before this, added to its further ones.
             inputs: As the user gave them.
             keywords: See `Request`.
         """
-        read, request = self._read_item(inputs, keywords)
+        request = None
+        if keywords or type(inputs) is not dict:
+            inputs, request = self._read_item(inputs, keywords)
         if make is not Inference:  # those are always waited for
             check_own_call(self._lifecycle.functions, self._name)
-        self._take_what_came()
-        spec = self.spec()
+        lifecycle = self._lifecycle
+        own = lifecycle.queue
+        if own.ready[0] * 2 > len(own.in_flight) or lifecycle.left:
+            self._take_what_came()
         try:
-            return self._submit(make, queue, spec, read, request)
+            template, inference = self._describe(make, queue, inputs, request)
+            template.submit(lifecycle, inference)
         except InvalidArgumentError:
             # The model may have been reloaded behind our back (control mode POLL, another handle
             # on the repository): only what fails against fresh metadata is the caller's fault.
-            fresh = self.refresh()
-            if fresh == spec:
+            spec = self._spec
+            if self.refresh() == spec:
                 raise
-            return self._submit(make, queue, fresh, read, request)
+            template, inference = self._describe(make, queue, inputs, request)
+            template.submit(lifecycle, inference)
+        template.home.append(template)
+        return inference
 
     def start_each(
         self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        make: Make[AnyInference],
         queue: CompletionQueue,
         items: list[Inputs | Request],
         keywords: RequestKeywords,
     ) -> list[AnyInference | Exception]:
-        """Do as `start` for several items, submitted in one call of C.
+        """Do as `start` for several items; those that are alike are submitted in one call of C.
 
         Returns:
             For each item the inference, or what was raised instead.
         """
-        outcomes: list[AnyInference | None] = [None] * len(items)
-        if len(items) > 1:
-            self._take_what_came()
-            described: dict[int, tuple[Template, AnyInference]] = {}
-            try:
-                for i, item in enumerate(items):
-                    pair = self._try_describe(make, queue, item, keywords)
-                    if pair is not None:
-                        described[i] = pair
-            except BaseException:
-                for _, inference in described.values():
+        self._take_what_came()
+        outcomes: list[AnyInference | Exception] = []
+        while len(outcomes) < len(items):
+            outcomes += self._start_alike(make, queue, items[len(outcomes) :], keywords)
+        return outcomes
+
+    def _start_alike(
+        self,
+        make: Make[AnyInference],
+        queue: CompletionQueue,
+        items: list[Inputs | Request],
+        keywords: RequestKeywords,
+    ) -> list[AnyInference | Exception]:
+        """Start the first of some items, and those behind it that are like it."""
+        if len(items) == 1 or type(items[0]) is not dict or "trace" in keywords:
+            return [self._try(make, queue, items[0], keywords)]
+        inferences: list[AnyInference] = []
+        try:
+            _, request = self._read_item(items[0], keywords)
+            template, first = self._describe(make, queue, items[0], request)
+            inferences.append(first)
+            timeout = None if request is None else request.timeout
+            for item in items[1:]:
+                pins = template.alike(item)
+                if pins is None:
+                    break
+                inference = make(queue, self._name, first.request_id, timeout, pins)
+                inference.wanted = first.wanted
+                inferences.append(inference)
+            template.submit_each(self._lifecycle, inferences)
+            template.home.append(template)
+        except BaseException as error:
+            for inference in inferences:
+                if not inference.token:
                     inference.leave()
+            if not isinstance(error, Exception):  # Ctrl-C, above all
                 raise
-            submit_each(self._lifecycle, queue, list(described.values()))
-            for i, (template, inference) in described.items():
-                outcomes[i] = inference
-                self._templates.setdefault(template.names, []).append(template)
         # What failed is tried once more by itself: `start` finds the reason, and fresh metadata.
         return [
-            self._try(make, queue, item, keywords)
-            if outcome is None or outcome.token == 0
-            else outcome
-            for item, outcome in zip(items, outcomes, strict=True)
-        ]
-
-    def _try_describe(
-        self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
-        queue: CompletionQueue,
-        item: Inputs | Request,
-        keywords: RequestKeywords,
-    ) -> tuple[Template, AnyInference] | None:
-        try:
-            inputs, request = self._read_item(item, keywords)
-            if request is not None and request.trace is not None:
-                return None  # a trace cannot be used twice, so there must be no second try
-            return self._describe(make, queue, self.spec(), inputs, request)
-        except Exception:  # noqa: BLE001 (the second try finds it again)
-            return None
+            inference if inference.token else self._try(make, queue, item, keywords)
+            for item, inference in zip(items, inferences, strict=False)
+        ] or [self._try(make, queue, items[0], keywords)]
 
     def _try(
         self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        make: Make[AnyInference],
         queue: CompletionQueue,
         item: Inputs | Request,
         keywords: RequestKeywords,
@@ -161,46 +171,40 @@ class Starter:
         return item, None
 
     def _take_what_came(self) -> None:
-        lifecycle = self._lifecycle
-        lifecycle.queue.drain()
-        if lifecycle.left:
-            lifecycle.sweep()
-
-    def _submit(
-        self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
-        queue: CompletionQueue,
-        spec: ModelSpec,
-        inputs: Inputs,
-        request: Request | None,
-    ) -> AnyInference:
-        template, inference = self._describe(make, queue, spec, inputs, request)
-        template.submit(self._lifecycle, inference)
-        self._templates.setdefault(template.names, []).append(template)
-        return inference
+        """Take what nobody has asked for yet, before it becomes more than what is in flight."""
+        self._lifecycle.queue.drain()
+        if self._lifecycle.left:
+            self._lifecycle.sweep()
 
     def _describe(
         self,
-        make: Callable[[CompletionQueue, str, str, float | None], AnyInference],
+        make: Make[AnyInference],
         queue: CompletionQueue,
-        spec: ModelSpec,
         inputs: Inputs,
         request: Request | None,
     ) -> tuple[Template, AnyInference]:
         """Check a request and write it into a template, which is not to be shared meanwhile."""
+        if self._epoch != self._lifecycle.epoch:
+            self.refresh()
         if type(inputs) is not dict:
-            inputs = self._mapping(spec, inputs)
+            inputs = self._mapping(self.spec(), inputs)
         names = tuple(inputs)
         try:
             template = self._templates[names].pop()
         except (KeyError, IndexError):
-            template = Template(spec, self._version, names)
+            template = self._new_template(names)
+        pins = template.describe(inputs, request)
         if request is None:
-            inference = make(queue, self._name, "", None)
-        else:
-            inference = make(queue, self._name, request.request_id, request.timeout)
-        template.describe(inference, spec, inputs, request)
+            return template, make(queue, self._name, "", None, pins)
+        inference = make(queue, self._name, request.request_id, request.timeout, pins)
+        inference.wanted = template.wanted
         return template, inference
+
+    def _new_template(self, names: tuple[str, ...]) -> Template:
+        home = self._templates.get(names, [])
+        template = Template(self.spec(), self._version, names, home)
+        self._templates[names] = home  # only now: the names are the model's
+        return template
 
     def _mapping(self, spec: ModelSpec, inputs: Inputs) -> Mapping[str, object]:
         if isinstance(inputs, Raw):

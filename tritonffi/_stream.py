@@ -49,9 +49,11 @@ class Feed(Inference):
         model_name: str,
         request_id: str,
         timeout: float | None,
+        pins: list[CData],
+        *,
         max_pending: int = 0,
     ) -> None:
-        super().__init__(queue, model_name, request_id, timeout)
+        super().__init__(queue, model_name, request_id, timeout, pins)
         self._outcomes = self.outcomes = deque[Response | TritonError]()
         self.is_abandoned = False
         self.max_pending = max_pending

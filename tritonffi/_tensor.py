@@ -46,7 +46,7 @@ Shape: TypeAlias = tuple[int, ...]
 Tensor: TypeAlias = tuple[object, Shape, int]
 
 # Bits of numpy's `flags.num`: the memory is in C order, and aligned for its type.
-_PLAIN = 0x0001 | 0x0100
+PLAIN = 0x0001 | 0x0100
 
 _from_buffer = ffi.from_buffer
 _buffer = ffi.buffer
@@ -168,11 +168,7 @@ def to_tensor(value: object, datatype: str, what: str) -> Tensor:
         row = _BY_NAME[datatype]
     except KeyError:
         row = element_type(datatype)
-    if (
-        type(value) is _ndarray
-        and value.dtype is row.storage
-        and value.flags.num & _PLAIN == _PLAIN
-    ):
+    if type(value) is _ndarray and value.dtype is row.storage and value.flags.num & PLAIN == PLAIN:
         return _from_buffer(value), value.shape, value.nbytes
     if row.storage is None:
         shape, elements = _elements(value, row, what)
@@ -188,7 +184,7 @@ def to_tensor(value: object, datatype: str, what: str) -> Tensor:
             array = _from_python(value, row, what)
         else:
             array = _exact(array, row, what)
-    if array.dtype != row.storage or array.flags.num & _PLAIN != _PLAIN:
+    if array.dtype != row.storage or array.flags.num & PLAIN != PLAIN:
         array = _copy(array, row.storage)
     return _from_buffer(array), array.shape, array.nbytes
 

@@ -79,16 +79,19 @@ struct TRITONSERVER_Error *driver_submit(const char *how, tffi_queue *queue, uin
   const tffi_tensor input = {.name = "x", .shape = shape, .data = data, .byte_size = sizeof(data), .dim_count = 1,
                              .datatype = TRITONSERVER_TYPE_FP32};
   const tffi_request request = {.model_name = how, .model_version = -1, .request_id = "an id", .correlation_id = 1,
-                                .priority = 1, .timeout_us = 1, .key = key, .inputs = &input, .outputs = outputs,
+                                .priority = 1, .timeout_us = 1, .inputs = &input, .outputs = outputs,
                                 .parameters = &parameter, .input_count = 1, .output_count = 1, .parameter_count = 1,
                                 .flags = 1};
-  return tffi_inference_submit(NULL, &request, queue, token);
+  struct TRITONSERVER_Error *error = NULL;
+  CHECK(tffi_inference_submit(NULL, &request, queue, key, token, &error) == *token);
+  CHECK((error == NULL) == (*token != 0));
+  return error;
 }
 
 void driver_take(tffi_completion *list, driver_seen *seen)
 {
-  while (list != NULL) {
-    tffi_completion *next = list->next;
+  tffi_completion *first = list;
+  for (; list != NULL; list = list->next) {
     if (list->has_response && list->error_message != NULL) {
       seen->errors++;
     } else if (list->has_response) {
@@ -101,7 +104,6 @@ void driver_take(tffi_completion *list, driver_seen *seen)
       seen->responses++;
     }
     seen->done += list->done ? 1 : 0;
-    tffi_completion_free(list);
-    list = next;
   }
+  tffi_completion_free(first);
 }

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a mapping of arrays to the C structs that `tffi_inference_submit` reads.
+
+Second step of the way that ``_completion`` tells. The C structs for one set of input names are made
+once and used again (`Template`), so that a call writes only what changed: the addresses, as long as
+the arrays are like the last ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tritonffi._bytes import format_shape
+from tritonffi._call import encode, take_error
+from tritonffi._enums import DataType, RequestFlag
+from tritonffi._errors import InvalidArgumentError
+from tritonffi._input import pieces_of
+from tritonffi._native import ffi, lib
+from tritonffi._output import Wanted
+from tritonffi._request import parameter_entries
+from tritonffi._tensor import PLAIN, element_type, to_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tritonffi._completion import Inference
+    from tritonffi._input import Pieces
+    from tritonffi._native import CData
+    from tritonffi._request import Request
+    from tritonffi._spec import ModelSpec
+
+_ndarray = np.ndarray
+_from_buffer = ffi.from_buffer
+_submit = lib.tffi_inference_submit
+_ADDRESSES = ffi.typeof("const void *[]")
+_NUMBERS = ffi.typeof("uint64_t[]")
+_LONGEST_TIMEOUT_US = 2**64 - 1
+
+
+class Submitter(Protocol):
+    """What a request needs of a server; `_lifecycle` has the one that there is."""
+
+    native: CData
+
+    def refusal(self) -> Exception:
+        """Return why nothing can be submitted."""
+        ...
+
+
+class Place:
+    """One input of a template.
+
+    Attributes:
+        name: Of the input.
+        tensor: Its ``tffi_tensor *``.
+        storage: The dtype of arrays that are taken as they are; None: there is none.
+        shape: That is written now.
+        alike: The shape of which an array can be taken with nothing written but its address; None:
+            what was written last was no such array.
+    """
+
+    __slots__ = (
+        "_dims",
+        "_what",
+        "alike",
+        "datatype",
+        "name",
+        "shape",
+        "spec",
+        "storage",
+        "tensor",
+    )
+
+    def __init__(self, spec: ModelSpec, name: str, tensor: CData) -> None:
+        row = element_type(spec.inputs[name].datatype)
+        self.name = name
+        self.spec = spec.inputs[name]
+        self.tensor = tensor
+        self.storage = row.storage
+        self.datatype = row.name
+        self.shape: tuple[int, ...] = ()
+        self.alike: tuple[int, ...] | None = None
+        self._what = f"model {spec.name!r}, input {name!r}"
+        self._dims: object = None
+        tensor.datatype = int(row.datatype)
+        tensor.memory_type = lib.TRITONSERVER_MEMORY_CPU
+
+    def write(self, value: object) -> CData:
+        """Write a value of any kind that makes one tensor; returns what keeps its memory."""
+        pointer, shape, size = to_tensor(value, self.datatype, self._what)
+        self.tensor.data = pointer
+        self.tensor.byte_size = size
+        self._write_shape(shape)
+        self.alike = None if self.storage is None else shape
+        return pointer
+
+    def take_apart(self, value: object, *, batching: bool) -> Pieces | None:
+        """Write the shape of a value that comes in pieces; None: it is not such a value."""
+        pieces = pieces_of(value, self.spec, self._what, batching=batching)
+        if pieces is not None:
+            self.tensor.data = ffi.NULL
+            self.tensor.byte_size = 0
+            self._write_shape(pieces.shape)
+            self.alike = None
+        return pieces
+
+    def _write_shape(self, shape: tuple[int, ...]) -> None:
+        if shape != self.shape or self._dims is None:
+            self._dims = self.tensor.shape = ffi.new("int64_t[]", shape or (0,))
+            self.tensor.dim_count = len(shape)
+            self.shape = shape
+
+    def unlike(self, value: object) -> InvalidArgumentError | TypeError:
+        """Return what is wrong with a value that is to be just like the last array."""
+        expected = f"{self.datatype}{list(self.shape)} in C order"
+        if type(value) is not _ndarray:
+            return TypeError(
+                f"{self._what}: a prepared call takes numpy arrays, here {expected}, not "
+                f"{type(value).__name__}"
+            )
+        if value.dtype == self.storage and value.shape == self.shape:
+            return InvalidArgumentError(
+                f"{self._what}: the call was prepared for {expected}, and this array is not"
+            )
+        return InvalidArgumentError(
+            f"{self._what}: the call was prepared for {expected}, not for an array of "
+            f"{value.dtype} of shape {format_shape(value.shape)}"
+        )
+
+
+class Template:
+    """The C structs of requests with the same input names to one model.
+
+    One call uses it at a time; the structs only have to live until `tffi_inference_submit` returns.
+    After an exception it is not to be used again: what went with that request is still written in.
+
+    Attributes:
+        home: Where it waits for the next call.
+        native: The ``tffi_request *``.
+        places: Its inputs.
+        wanted: What the request that is described wants of the outputs; None: nothing special.
+    """
+
+    __slots__ = (
+        "_error",
+        "_extra",
+        "_keep",
+        "_max_pending",
+        "_spec",
+        "_special",
+        "_tensors",
+        "_token",
+        "home",
+        "native",
+        "places",
+        "wanted",
+    )
+
+    def __init__(
+        self, spec: ModelSpec, version: int, names: Sequence[str], home: list[Template]
+    ) -> None:
+        spec.check_input_names(names)
+        self.home = home
+        self._spec = spec
+        self._keep: list[object] = []  # what the structs point to
+        self._tensors = ffi.new("tffi_tensor[]", max(1, len(names)))
+        self.places = [Place(spec, name, self._tensors + i) for i, name in enumerate(names)]
+        for place in self.places:
+            place.tensor.name = self._text(encode(place.name, "an input name"))
+        self._token = ffi.new("uint64_t *")
+        self._error = ffi.new("struct TRITONSERVER_Error **")
+        self.native = ffi.new("tffi_request *")
+        self.native.model_name = self._text(encode(spec.name, "a model name"))
+        self.native.model_version = version
+        self.native.inputs = self._tensors
+        self.native.input_count = len(names)
+        self._max_pending = 0
+        # What lives from `describe` to `clear`, for requests that say more than their inputs.
+        self.wanted: Wanted | None = None
+        self._extra: object = None
+        self._special: tuple[list[tuple[Place, Pieces]], object] | None = None
+
+    def _text(self, text: bytes) -> CData:
+        copy = ffi.new("char[]", text)
+        self._keep.append(copy)
+        return copy
+
+    def describe(self, inputs: Mapping[str, object], request: Request | None) -> list[CData]:
+        """Check a request and write it into the C structs.
+
+        Args:
+            inputs: Exactly the names of this template.
+            request: What else is said; None: nothing.
+
+        Returns:
+            The addresses of the inputs, each of which keeps its memory: to be held until the
+            inference is over.
+        """
+        pins = self.alike(inputs)
+        special: list[tuple[Place, Pieces]] = []
+        if pins is None:
+            pins = self._write(inputs, special)
+        if request is not None:
+            self._extra = self._set_extra(request)
+        if special:
+            self._special = special, self._set_pieces(special, pins)
+        return pins
+
+    def alike(self, inputs: object) -> list[CData] | None:
+        """Take a request whose inputs differ from the last ones in nothing but their addresses.
+
+        Returns:
+            Those, each of which keeps its array; None: there is more to it.
+        """
+        if type(inputs) is not dict or len(inputs) != len(self.places):
+            return None
+        pins = []
+        for place in self.places:
+            value = inputs.get(place.name)
+            if (
+                type(value) is not _ndarray
+                or value.dtype is not place.storage
+                or value.flags.num & PLAIN != PLAIN
+                or value.shape != place.alike
+            ):
+                return None
+            place.tensor.data = pointer = _from_buffer(value)
+            pins.append(pointer)
+        return pins
+
+    def _write(
+        self, inputs: Mapping[str, object], special: list[tuple[Place, Pieces]]
+    ) -> list[CData]:
+        """Write inputs of any kind, and check them; those that come in pieces go to `special`."""
+        pins = []
+        for place in self.places:
+            value = inputs[place.name]
+            pieces = None
+            if type(value) is not _ndarray:
+                pieces = place.take_apart(value, batching=self._spec.max_batch_size > 0)
+            if pieces is None:
+                pins.append(place.write(value))
+            else:
+                special.append((place, pieces))
+        self._spec.check_shapes(tuple((place.name, place.shape) for place in self.places))
+        return pins
+
+    def submit(self, server: Submitter, inference: Inference) -> None:
+        """Submit what was described.
+
+        Args:
+            server: Where to.
+            inference: Takes the token; its queue gets the completions. If this raises, it is over.
+        """
+        # Looked at only now: whoever closes the server clears this first and then waits for all
+        # that stand in the table.
+        handle = server.native
+        if handle is None:
+            inference.leave()
+            raise server.refusal()
+        max_pending = inference.max_pending
+        if max_pending != self._max_pending:
+            self.native.max_pending = self._max_pending = max_pending
+        # A signal handler may run or raise as soon as the C call returns. The inference is then in
+        # flight without a token of its own, but finds it where C wrote it.
+        inference.submitting = self._token
+        try:
+            inference.token = token = _submit(
+                handle,
+                self.native,
+                inference.queue.native,
+                inference.key,
+                self._token,
+                self._error,
+            )
+        except BaseException:  # Ctrl-C, above all: the caller gets nothing that he could cancel
+            inference.cancel()
+            raise
+        if not token:
+            inference.leave()
+            raise take_error(self._error[0], f"model {inference.model_name!r}")
+        if server.native is None:
+            # Closed meanwhile: whoever did that has found no token to cancel it by.
+            inference.cancel()
+        if self._extra is not None or self._special is not None:
+            self.clear()
+
+    def submit_each(self, server: Submitter, inferences: Sequence[Inference]) -> None:
+        """Submit what was described for each of several inferences, in one call of C.
+
+        Args:
+            server: Where to.
+            inferences: The one described, and others whose pins are from `alike`. They take their
+                tokens; those that Triton refuses are over without one.
+        """
+        if len(inferences) == 1:
+            self.submit(server, inferences[0])
+            return
+        handle = server.native
+        if handle is None:
+            raise server.refusal()
+        count = len(inferences)
+        data = ffi.new(
+            _ADDRESSES, [pin for inference in inferences for pin in inference.pins or ()]
+        )
+        keys = ffi.new(_NUMBERS, [inference.key for inference in inferences])
+        tokens = ffi.new(_NUMBERS, count)
+        queue = inferences[0].queue.native
+        # Where it was closed meanwhile, whoever did that has found no tokens to cancel them by;
+        # where a signal handler raises, the caller gets nothing that he could cancel.
+        is_through = False
+        try:
+            lib.tffi_inference_submit_each(handle, self.native, data, keys, count, queue, tokens)
+            is_through = server.native is not None
+        finally:
+            for inference, token in zip(inferences, ffi.unpack(tokens, count), strict=True):
+                inference.token = token
+                if not token:
+                    inference.leave()
+                elif not is_through:
+                    inference.cancel()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what the last request said beside its inputs."""
+        if self._extra is not None:
+            self._extra = self.wanted = None
+            self._clear_extra()
+        if self._special is not None:
+            special, _ = self._special
+            self._special = None
+            self.native.piece_count = 0
+            for place, _ in special:
+                place.tensor.datatype = int(DataType[place.datatype])
+
+    def _set_pieces(self, special: list[tuple[Place, Pieces]], pins: list[CData]) -> object:
+        """Write the inputs that come in pieces; returns what must live until the submission."""
+        native = self.native
+        made = []
+        keep: list[object] = []
+        for place, pieces in special:
+            if pieces.is_raw:
+                place.tensor.datatype = lib.TRITONSERVER_TYPE_INVALID
+            for piece in pieces.pieces:
+                policy = ffi.NULL
+                if piece.host_policy is not None:
+                    policy = ffi.new("char[]", piece.host_policy)
+                    keep.append(policy)
+                pins.append(piece.data)
+                made.append(
+                    {
+                        "data": piece.data,
+                        "byte_size": piece.byte_size,
+                        "host_policy": policy,
+                        "memory_type": int(piece.memory_type),
+                        "memory_type_id": piece.memory_type_id,
+                        "input": self.places.index(place),
+                    }
+                )
+        array = ffi.new("tffi_piece[]", made)
+        keep.append(array)
+        native.pieces = array
+        native.piece_count = len(made)
+        return keep
+
+    def _set_extra(self, request: Request) -> object:
+        """Write what goes with the inputs; returns what must live until the submission."""
+        native = self.native
+        spec = self._spec
+        keep: list[object] = []
+
+        def text(value: str, what: str) -> CData:
+            copy = ffi.new("char[]", encode(value, what))
+            keep.append(copy)
+            return copy
+
+        spec.check_output_names(request.outputs)
+        parameters = parameter_entries(request.parameters, f"model {spec.name!r}", text)
+        if request.request_id != "":
+            native.request_id = text(request.request_id, "request_id")
+        if isinstance(request.correlation_id, str):
+            native.correlation_text = text(request.correlation_id, "correlation_id")
+        else:
+            native.correlation_id = request.correlation_id
+        spec.check_correlation_id(request.correlation_id)
+        native.priority = request.priority
+        if request.queue_timeout is not None:
+            # 0 is Triton's word for "no timeout of its own", so the shortest is a microsecond.
+            native.timeout_us = min(max(1, round(request.queue_timeout * 1e6)), _LONGEST_TIMEOUT_US)
+        flags = RequestFlag(0)
+        if request.sequence_start:
+            flags |= RequestFlag.SEQUENCE_START
+        if request.sequence_end:
+            flags |= RequestFlag.SEQUENCE_END
+        native.flags = int(flags)
+        if request.out or request.labels:
+            self.wanted = Wanted.of(spec, request.out, request.labels, request.outputs)
+            keep.append(self.wanted.describe(native))
+        native.trace = ffi.NULL if request.trace is None else request.trace.native
+        if request.outputs:
+            names = ffi.new(
+                "const char *[]", [text(name, "an output name") for name in request.outputs]
+            )
+            keep.append(names)
+            native.outputs = names
+            native.output_count = len(request.outputs)
+        if parameters:
+            array = ffi.new("tffi_parameter[]", parameters)
+            keep.append(array)
+            native.parameters = array
+            native.parameter_count = len(parameters)
+        return keep
+
+    def _clear_extra(self) -> None:
+        native = self.native
+        native.request_id = native.correlation_text = native.trace = ffi.NULL
+        native.correlation_id = native.priority = native.timeout_us = native.flags = 0
+        native.output_count = native.parameter_count = 0
+        native.out_count = native.labelled_count = 0
