@@ -132,7 +132,6 @@ OF_PYTHON = {
     "Inference.is_through": "internal",
     "Inference.orphan": "internal",
     "Inference.deliver": "internal",
-    "Inference.enter": "internal",
     "Inference.leave": "internal",
     "Inference.done": "waits for the callbacks",
     "Inference.result": "waits for the callbacks",
