@@ -75,6 +75,7 @@ class FunctionConfig:
         instances: How many calls may run at a time.
         warm_up_calls: How often each instance is called before the load returns.
         config: The model config, without a token.
+        is_cached: Whether Triton may answer in the function's place what it has answered before.
     """
 
     inputs: tuple[Declared, ...]
@@ -83,6 +84,7 @@ class FunctionConfig:
     instances: int
     warm_up_calls: int
     config: dict[str, JSON]
+    is_cached: bool
 
     def with_token(self, token: int) -> dict[str, JSON]:
         """Return the model config for the function of this token."""
@@ -152,6 +154,9 @@ def function_config(
         **extra,
     }
     declared = [_declared(entry) for entry in input_entries]
+    is_cached = bool(_dict(extra.get("response_cache", {}), "response_cache", model).get("enable"))
+    if is_cached:
+        _check_cacheable(declared, max_batch_size, model)
     declared += _sequence_controls(made, model)
     return FunctionConfig(
         inputs=tuple(declared),
@@ -160,6 +165,7 @@ def function_config(
         instances=sum(map(_instances, groups)),
         warm_up_calls=_warm_up_calls(extra.get("model_warmup"), model),
         config=made,
+        is_cached=is_cached,
     )
 
 
@@ -212,6 +218,17 @@ def _check_decoupled(extra: dict[str, JSON], decoupled: bool, model: str) -> Non
         if _dict(extra.get("response_cache", {}), "response_cache", model).get("enable"):
             raise UnsupportedError(
                 f"{model}: config: 'response_cache': Triton caches no decoupled model"
+            )
+
+
+def _check_cacheable(inputs: Sequence[Declared], max_batch_size: int, model: str) -> None:
+    """Refuse inputs that Triton's cache would mistake for others: it looks at their bytes alone."""
+    for declared in inputs:
+        if declared.shape.count(-1) + (max_batch_size > 0) > 1:
+            raise UnsupportedError(
+                f"{model}: config: 'response_cache': Triton's cache does not look at shapes, and "
+                f"would take inputs {declared.name!r} of the same bytes in different ones for the "
+                "same; leave one dimension free, that of the batch included"
             )
 
 

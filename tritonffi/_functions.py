@@ -57,6 +57,7 @@ class FunctionModel:
         config: The complete model config.
         token: What the config's parameter ``tritonffi.token`` says.
         instances: How many calls may run at a time.
+        is_cached: Whether Triton may answer in its place what it has answered before.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class FunctionModel:
         self._is_closed = False
         self._inside = 0
         self._plain_config = made.config
+        self.is_cached = made.is_cached
         self._warm_up_error: BaseException | None = None
 
         input_names = [ffi.new("char[]", declared.name.encode()) for declared in made.inputs]

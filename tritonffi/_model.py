@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING, Literal, overload
 
 from tritonffi import _asyncio, _sequence, _stream
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from tritonffi._server import Server
     from tritonffi._statistics import ModelStatistics
     from tritonffi._stream import ResponseStream
+
+logger = logging.getLogger("tritonffi")
 
 _LATEST = -1
 
@@ -404,7 +407,15 @@ class Model(Unique):
         )
 
     def _read_spec(self) -> ModelSpec:
-        return ModelSpec.from_json(self.metadata(), self.config())
+        spec = ModelSpec.from_json(self.metadata(), self.config())
+        if spec.is_cached and (names := spec.ambiguous_inputs()):
+            logger.warning(
+                "model %r: Triton's response cache does not look at shapes: a request gets the "
+                "answer to another one whose %s had the same bytes in another shape",
+                self.name,
+                " and ".join(map(repr, names)),
+            )
+        return spec
 
     def _json(self, function: CFunction, *arguments: int) -> dict[str, JSON]:
         with self._lifecycle.use() as server:

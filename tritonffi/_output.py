@@ -72,10 +72,12 @@ class Wanted:
         out: The caller's memory, by output name.
         labels: How many classes are wanted, by output name.
         batching: Whether the first axis of an output is a batch.
+        is_cached: Whether the response may come out of Triton's cache.
     """
 
     labels: Mapping[str, int]
     batching: bool
+    is_cached: bool
     out: dict[str, _Place] = field(default_factory=dict)
 
     @classmethod
@@ -88,7 +90,7 @@ class Wanted:
             InvalidArgumentError: The model has no such output, or its outputs cannot go there.
             TypeError: What is given for an output is no memory that can be written to.
         """
-        wanted = cls(labels, spec.max_batch_size > 0)
+        wanted = cls(labels, spec.max_batch_size > 0, spec.is_cached)
         for what, names in (("out", out), ("labels", labels)):
             spec.check_output_names(names)
             for name in names:
@@ -165,7 +167,12 @@ class Wanted:
         return from_tensor(tensor.datatype, shape, place.lent.data, place.lent.byte_size, what)
 
     def check_complete(self, outputs: Mapping[str, object], model_name: str) -> None:
-        """Refuse a response that lacks an output for which there is memory."""
+        """Refuse a response that lacks an output for which there is memory, or is a lost error."""
+        if self.is_cached and not outputs:
+            raise InternalError(
+                f"model {model_name!r}: the response has no outputs; where a request failed before "
+                "with the same inputs, Triton's response cache answers so, without the error"
+            )
         for name in self.out:
             if name not in outputs:
                 raise InternalError(f"model {model_name!r}: the response has no output {name!r}")

@@ -33,6 +33,7 @@ from tritonffi._options import ServerOptions
 from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Callable, Mapping, Sequence
 
     from tritonffi._call import JSON
@@ -417,7 +418,9 @@ class Server(Closing):
         try:
             # Serve the private repository, or Triton's index would not know the model.
             with lifecycle.use():
-                (lifecycle.repository / name / "1").mkdir(parents=True, exist_ok=True)
+                folder = lifecycle.repository / name
+                version = _version(folder, is_cached=model.is_cached)
+                (folder / str(version)).mkdir(parents=True, exist_ok=True)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             _repository.load_with(lifecycle, name, {"config": text}, left, model)
         except BaseException:
@@ -431,6 +434,12 @@ class Server(Closing):
             _repository.unload(lifecycle, name, dependents=False, timeout=None, only=model)
             raise
         return self.model(name)
+
+
+def _version(folder: pathlib.Path, *, is_cached: bool) -> int:
+    """Number a function: as the one before it, unless Triton has stored answers of that version."""
+    before = max((int(path.name) for path in folder.glob("[0-9]*")), default=0)
+    return before + 1 if is_cached else max(1, before)
 
 
 def _forgotten(lifecycle: Lifecycle) -> None:

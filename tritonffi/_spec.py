@@ -57,6 +57,7 @@ class ModelSpec:
         max_batch_size: The longest first axis; 0: the model does not batch.
         is_decoupled: Whether a request may have any number of responses.
         correlation_id_type: As which data type the model takes the id of a sequence; None: as none.
+        is_cached: Whether Triton may answer in the model's place what it has answered before.
     """
 
     name: str
@@ -65,6 +66,7 @@ class ModelSpec:
     max_batch_size: int
     is_decoupled: bool
     correlation_id_type: str | None = None
+    is_cached: bool = False
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
     )
@@ -78,6 +80,7 @@ class ModelSpec:
             if entry.get("optional", False)
         }
         policy = cast("Mapping[str, JSON]", config.get("model_transaction_policy") or {})
+        cache = cast("Mapping[str, JSON]", config.get("response_cache") or {})
         return cls(
             name=cast("str", metadata["name"]),
             inputs=_tensors(metadata, "inputs", optional),
@@ -85,6 +88,7 @@ class ModelSpec:
             max_batch_size=int(cast("int", config.get("max_batch_size", 0))),
             is_decoupled=bool(policy.get("decoupled", False)),
             correlation_id_type=_correlation_id_type(config),
+            is_cached=bool(cache.get("enable", False)),
         )
 
     def only_input(self) -> str:
@@ -95,6 +99,10 @@ class ModelSpec:
                 f"{len(self.inputs)}"
             )
         return next(iter(self.inputs))
+
+    def ambiguous_inputs(self) -> list[str]:
+        """List inputs of which the same bytes may be of several shapes."""
+        return [name for name, spec in self.inputs.items() if spec.shape.count(-1) > 1]
 
     def check_correlation_id(self, value: int | str) -> None:
         """Refuse the id of a sequence that the model's input for it cannot hold."""

@@ -195,8 +195,9 @@ class Starter:
             template = self._new_template(names)
         pins = template.describe(inputs, request)
         if request is None:
-            return template, make(queue, self._name, "", None, pins)
-        inference = make(queue, self._name, request.request_id, request.timeout, pins)
+            inference = make(queue, self._name, "", None, pins)
+        else:
+            inference = make(queue, self._name, request.request_id, request.timeout, pins)
         inference.wanted = template.wanted
         return template, inference
 

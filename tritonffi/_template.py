@@ -37,6 +37,8 @@ _submit = lib.tffi_inference_submit
 _ADDRESSES = ffi.typeof("const void *[]")
 _NUMBERS = ffi.typeof("uint64_t[]")
 _LONGEST_TIMEOUT_US = 2**64 - 1
+#: What is wanted of responses that may come out of the cache, where nothing else is said.
+_CACHED = Wanted({}, batching=False, is_cached=True)
 
 
 class Submitter(Protocol):
@@ -152,6 +154,7 @@ class Template:
         "_special",
         "_tensors",
         "_token",
+        "_usual",
         "home",
         "native",
         "places",
@@ -178,7 +181,8 @@ class Template:
         self.native.input_count = len(names)
         self._max_pending = 0
         # What lives from `describe` to `clear`, for requests that say more than their inputs.
-        self.wanted: Wanted | None = None
+        self._usual = _CACHED if spec.is_cached else None
+        self.wanted: Wanted | None = self._usual
         self._extra: object = None
         self._special: tuple[list[tuple[Place, Pieces]], object] | None = None
 
@@ -326,7 +330,8 @@ class Template:
     def clear(self) -> None:
         """Forget what the last request said beside its inputs."""
         if self._extra is not None:
-            self._extra = self.wanted = None
+            self._extra = None
+            self.wanted = self._usual
             self._clear_extra()
         if self._special is not None:
             special, _ = self._special
@@ -399,7 +404,7 @@ class Template:
             self.wanted = Wanted.of(spec, request.out, request.labels, request.outputs)
             keep.append(self.wanted.describe(native))
         native.trace = ffi.NULL if request.trace is None else request.trace.native
-        if request.outputs:
+        if request.outputs and not spec.is_cached:  # or the next would get no others
             names = ffi.new(
                 "const char *[]", [text(name, "an output name") for name in request.outputs]
             )
