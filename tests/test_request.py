@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import _backend
 import numpy as np
 import pytest
 
@@ -42,6 +43,23 @@ def test_a_model_that_does_not_batch_has_one_row(echo):
     response = echo.infer({"INPUT0": [1.0, 5.0]}, labels={"OUTPUT0": 1})
     assert response.labels == {"OUTPUT0": [[Label("", 1, 5.0)]]}
     assert echo.infer({"INPUT0": [1.0]}).labels == {}
+
+
+def test_what_is_not_a_number_comes_after_all_numbers(server):
+    """Also after those that are as small as can be."""
+    value = np.float32([[np.nan, -np.inf, np.nan, 0.0]])
+    response = server.model("classify").infer({"INPUT0": value}, labels={"OUTPUT0": 4})
+    assert [label.number for label in response.labels["OUTPUT0"][0]] == [3, 1, 0, 2]
+
+
+def test_labels_that_are_not_utf_8_are_shown(tmp_path, backend_directory):
+    """The file is the user's, of whatever encoding."""
+    extra = 'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [2] label_filename: "labels" }'
+    folder = _backend.write_model(tmp_path, "cafe", {"INPUT0": ("FP32", [2])}, {}, extra=extra)
+    (folder / "labels").write_bytes(b"caf\xe9\ntea\n")
+    with Server(tmp_path, backend_directory=backend_directory) as server:
+        response = server.model("cafe").infer({"INPUT0": [2.0, 1.0]}, labels={"OUTPUT0": 2})
+    assert [label.text for label in response.labels["OUTPUT0"][0]] == ["caf\\xe9", "tea"]
 
 
 def test_integers_are_compared_exactly(server):

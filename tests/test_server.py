@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -173,6 +174,26 @@ def test_a_failed_start_tells_what_triton_logged(tmp_path, backend_directory):
     _backend.write_model(tmp_path, "bad", FP32, init_error="no such luck")
     with pytest.raises(TritonError, match=r"(?s)bad.*no such luck"):
         Server(tmp_path, backend_directory=backend_directory)
+
+
+def test_a_name_that_is_not_utf_8_spoils_nothing(tmp_path, backend_directory):
+    """Folders have names of any bytes. Such a model has the name that Python has for its folder."""
+    name = os.fsdecode(b"caf\xe9")
+    _backend.write_model(tmp_path, "one", FP32)
+    (tmp_path / "one").rename(tmp_path / name)
+    config = tmp_path / name / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "one"', ""))
+    with Server(tmp_path, backend_directory=backend_directory) as server:
+        assert [(m.name, m.state) for m in server.models()] == [(name, "READY")]
+        model = server.model(name)
+        assert model.infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1]
+        assert model.metadata()["name"] == name
+        assert [counts.name for counts in server.statistics().models] == [name]
+        samples = server.metrics_dict()["nv_inference_request_success"].samples
+        assert samples[-1].labels["model"] == "caf\N{REPLACEMENT CHARACTER}"
+        server.unload(name)
+        assert server.models()[0].state == "UNAVAILABLE"
+        server.load(name)
 
 
 def test_a_repository_that_is_not_there_is_named(tmp_path):

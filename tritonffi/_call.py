@@ -75,7 +75,7 @@ def string(pointer: CData) -> str:
     return text.decode("utf-8", "backslashreplace")
 
 
-def encode(text: str, what: str) -> bytes:
+def encode(text: str, what: str, *, errors: str = "strict") -> bytes:
     """
     Make a C string of a str.
 
@@ -90,9 +90,20 @@ def encode(text: str, what: str) -> bytes:
     if "\0" in text:
         raise ValueError(f"{what} must not contain NUL: {text!r}")
     try:
-        return text.encode()
+        return text.encode(errors=errors)
     except UnicodeEncodeError as error:
         raise ValueError(f"{what} cannot be written as UTF-8: {text!r}") from error
+
+
+def encode_name(name: str) -> bytes:
+    """
+    Make a C string of a model's name, also of one that Triton gave and that is not UTF-8.
+
+    Raises:
+        TypeError: It is not a str.
+        ValueError: It contains NUL, or is no text that came of bytes.
+    """
+    return encode(name, "a model name", errors="surrogateescape")
 
 
 def encode_path(path: str | os.PathLike[str], what: str) -> bytes:
@@ -138,7 +149,9 @@ def json_of(function: CFunction, *arguments: CData, context: str = "") -> JSON:
         base = ffi.new("const char **")
         size = ffi.new("size_t *")
         check(lib.TRITONSERVER_MessageSerializeToJson(message[0], base, size), context)
-        value: JSON = json.loads(ffi.buffer(base[0], size[0])[:])
+        # The names of models are those of folders, which may be any bytes.
+        text = ffi.buffer(base[0], size[0])[:].decode("utf-8", "surrogateescape")
+        value: JSON = json.loads(text)
         return value
     finally:
         check(lib.TRITONSERVER_MessageDelete(message[0]), context)

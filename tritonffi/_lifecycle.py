@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tritonffi import _leftovers, _log, _python_backend
-from tritonffi._call import check, interruptible, json_list, json_object, take_error
+from tritonffi._call import check, encode_name, interruptible, json_list, json_object, take_error
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError, UnavailableError
@@ -441,7 +441,7 @@ class Lifecycle:
         in_order = sorted(loaded, key=lambda name: (not self._is_ensemble(handle, name), name))
         with self.letting_go(handle, loaded, deadline - time.monotonic()):
             for name in in_order:
-                error = lib.TRITONSERVER_ServerUnloadModel(handle, name.encode())
+                error = lib.TRITONSERVER_ServerUnloadModel(handle, encode_name(name))
                 if error:
                     logger.debug("%s", take_error(error, f"model {name!r}"))
         if not self.wait_unloaded(handle, None, deadline):
@@ -465,7 +465,7 @@ class Lifecycle:
     def _is_ensemble(self, handle: CData, name: str) -> bool:
         try:
             config = json_object(
-                lib.TRITONSERVER_ServerModelConfig, handle, name.encode(), -1, 1, context=name
+                lib.TRITONSERVER_ServerModelConfig, handle, encode_name(name), -1, 1, context=name
             )
         except TritonError:
             return False

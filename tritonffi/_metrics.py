@@ -421,7 +421,7 @@ def metrics_text(server: CData, context: str) -> str:
         kind = int(MetricFormat.PROMETHEUS)
         check(lib.TRITONSERVER_MetricsFormatted(metrics, kind, base, size), context)
         text: bytes = ffi.buffer(base[0], size[0])[:]
-        return text.decode()
+        return text.decode("utf-8", "replace")  # names of models are those of folders: any bytes
 
 
 def _buckets(kind: MetricKind, buckets: Iterable[float], what: str) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from tritonffi import _asyncio, _sequence, _stream
 from tritonffi._async_map import AsyncResponseMap, AwaitedMapped
-from tritonffi._call import check, encode, json_object, out_bool
+from tritonffi._call import check, encode_name, json_object, out_bool
 from tritonffi._closing import Unique
 from tritonffi._completion import Inference, finish
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
@@ -62,7 +62,7 @@ class Model(Unique):
         self.name = name
         self.version = version
         self._lifecycle = lifecycle
-        self._native_name = encode(name, "a model name")
+        self._native_name = encode_name(name)
         self._starter = Starter(lifecycle, name, version, self._read_spec)
 
     def __repr__(self) -> str:

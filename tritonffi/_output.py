@@ -7,7 +7,6 @@ it keeps the caller's memory until Triton is through, and finishes the outputs w
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from tritonffi._bytes import format_shape
+from tritonffi._call import string
 from tritonffi._enums import DataType, MemoryType
 from tritonffi._errors import InternalError, InvalidArgumentError
 from tritonffi._lent import Lent, borrow
@@ -179,7 +179,7 @@ class Wanted:
 
     def classes(self, name: str, tensor: CData, array: Array) -> list[list[Label]]:
         """Return the classes with the greatest values, best first, of each row of a batch."""
-        texts = [ffi.string(tensor.labels[i]).decode() for i in range(tensor.label_count)]
+        texts = [string(tensor.labels[i]) for i in range(tensor.label_count)]
         rows = array.reshape((array.shape[0] if self.batching else 1, tensor.label_count))
         return [
             [Label(texts[i], i, row[i].item()) for i in _greatest(row, self.labels[name])]
@@ -266,7 +266,9 @@ def _refuse_overlaps(places: Mapping[str, _Place], model: str) -> None:
 
 def _greatest(row: Array, count: int) -> list[int]:
     """Return where the greatest values are, best first; of equal ones the first; NaN last."""
-    if row.dtype.kind not in "biu":
-        row = np.where(np.isnan(row.astype(np.float64)), -math.inf, row.astype(np.float64))
     last = len(row) - 1
+    if row.dtype.kind not in "biu":
+        row = row.astype(np.float64)
+        keys = (row[::-1], ~np.isnan(row[::-1]))  # the last one counts first
+        return [last - int(i) for i in np.lexsort(keys)[::-1][:count]]
     return [last - int(i) for i in np.argsort(row[::-1], kind="stable")[::-1][:count]]

@@ -23,6 +23,7 @@ from tritonffi import _log, _python_backend
 from tritonffi._call import (
     check,
     encode,
+    encode_name,
     encode_path,
     interruptible,
     out_bool,
@@ -207,7 +208,7 @@ def load_with(
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
-    native_name = encode(name, "a model name")
+    native_name = encode_name(name)
     context = f"model {name!r}"
 
     def call() -> None:
@@ -285,7 +286,7 @@ def unload(
     C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
     """
     check_own_unload(lifecycle.functions, name)
-    native_name = encode(name, "a model name")
+    native_name = encode_name(name)
     context = f"model {name!r}"
     deadline = _NEVER if timeout is None else time.monotonic() + timeout
 

@@ -152,7 +152,7 @@ def _read_each(
     """Read outputs with all that can be special about one."""
     for i in range(completion.output_count):
         tensor = completion.outputs[i]
-        name = ffi.string(tensor.name).decode()
+        name = string(tensor.name)
         size = tensor.byte_size
         shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
         what = f"model {model_name!r}, output {name!r}"
@@ -182,7 +182,7 @@ def _make_plan(layout: int, completion: CData) -> _Plan:
         if storage is None or not tensor.buffer:
             plan = []
             break
-        plan.append((i, ffi.string(tensor.name).decode(), shape, storage, tensor.byte_size))
+        plan.append((i, string(tensor.name), shape, storage, tensor.byte_size))
     if len(_plans) >= _REMEMBERED_PLANS:
         _plans.clear()
     _plans[layout] = made = tuple(plan)

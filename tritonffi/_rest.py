@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tritonffi._call import encode, take_error
+from tritonffi._call import encode_name, take_error
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def held(
     try:
         for name, version in versions:
             pin = ffi.new("struct TRITONSERVER_InferenceRequest **")
-            error = lib.TRITONSERVER_InferenceRequestNew(
-                pin, handle, encode(name, "a model name"), version
-            )
+            error = lib.TRITONSERVER_InferenceRequestNew(pin, handle, encode_name(name), version)
             if error:
                 take_error(error)
             else:

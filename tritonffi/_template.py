@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tritonffi._bytes import format_shape
-from tritonffi._call import encode, take_error
+from tritonffi._call import encode, encode_name, take_error
 from tritonffi._enums import DataType, RequestFlag
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._input import pieces_of
@@ -175,7 +175,7 @@ class Template:
         self._token = ffi.new("uint64_t *")
         self._error = ffi.new("struct TRITONSERVER_Error **")
         self.native = ffi.new("tffi_request *")
-        self.native.model_name = self._text(encode(spec.name, "a model name"))
+        self.native.model_name = self._text(encode_name(spec.name))
         self.native.model_version = version
         self.native.inputs = self._tensors
         self.native.input_count = len(names)
