@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from tritonffi._call import encode
+from tritonffi._call import encode, encode_name
 from tritonffi._errors import InvalidArgumentError, UnsupportedError
 from tritonffi._tensor import element_type
 
@@ -101,7 +101,7 @@ def check_model_name(name: str) -> str:
         TypeError: It is not a str.
         InvalidArgumentError: It is empty, too long, or more than one plain component of a path.
     """
-    encoded = encode(name, "a model's name")
+    encoded = encode_name(name)
     if not name or name in (".", "..") or "/" in name or len(encoded) > _MAX_NAME:
         raise InvalidArgumentError(
             f"a model's name must be one plain component of a path, of 1 to {_MAX_NAME} bytes, "
