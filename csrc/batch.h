@@ -35,6 +35,7 @@ typedef struct function_batch {
   function_instance *instance; /* valid until Execute returns */
   struct TRITONBACKEND_Request **requests;
   struct TRITONBACKEND_Response **responses; /* room for one per request */
+  struct TRITONSERVER_Error **errors;        /* likewise, while they are answered */
   void *described;                           /* the memory of shown.requests */
   struct TRITONBACKEND_ResponseFactory *factory; /* of a decoupled model's request, once it is needed */
   uint64_t response_start_ns;                    /* when the next response of a decoupled model begins; 0: the first */
@@ -56,7 +57,7 @@ typedef struct {
 
 struct tffi_function {
   uint64_t token;
-  tffi_function *next; /* in the registry, under its lock, as `references` and `models` */
+  tffi_function *next; /* in the registry, under its lock, as `references` */
   uint32_t references; /* Python's and Triton's */
 
   pthread_mutex_t lock; /* over all that follows up to `name` */
@@ -68,8 +69,9 @@ struct tffi_function {
   bool loaded;
   bool closing;
   bool abandoned;
-  int32_t first_error_code; /* the first failure before `loaded` */
-  char *first_error;
+  bool has_failed;      /* before `loaded`; the next two are of the first failure */
+  TRITONSERVER_Error_Code first_error_code;
+  char first_error[1024]; /* cut short where it is longer */
 
   char *name; /* never changed, as the rest */
   char **input_names;

@@ -38,19 +38,33 @@ __attribute__((constructor)) static void handle_forks(void)
 
 static void destroy(tffi_function *function)
 {
-  for (uint32_t i = 0; function->input_names != NULL && i < function->input_count; i++) {
-    free(function->input_names[i]);
-  }
   free(function->input_names);
   for (uint32_t i = 0; function->queues != NULL && i < function->worker_count; i++) {
     pthread_cond_destroy(&function->queues[i].work);
   }
   free(function->queues);
   free(function->input_ranks);
-  free(function->first_error);
   free(function->name);
   pthread_mutex_destroy(&function->lock);
   free(function);
+}
+
+/* The names of the inputs in one block: pointers, and the texts behind them. NULL: no memory. */
+static char **copy_names(const tffi_function_spec *spec)
+{
+  size_t size = ((size_t)spec->input_count + 1) * sizeof(char *);
+  for (uint32_t i = 0; i < spec->input_count; i++) {
+    size += strlen(spec->inputs[i].name) + 1;
+  }
+  char **names = malloc(size);
+  if (names != NULL) {
+    char *room = (char *)(names + spec->input_count + 1);
+    for (uint32_t i = 0; i < spec->input_count; i++) {
+      names[i] = room;
+      room = stpcpy(room, spec->inputs[i].name) + 1;
+    }
+  }
+  return names;
 }
 
 tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token)
@@ -69,22 +83,19 @@ tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token
   function->input_count = spec->input_count;
   function->worker_count = spec->worker_count > 0 ? spec->worker_count : 1;
   function->name = strdup(spec->model_name);
-  function->input_names = calloc((size_t)spec->input_count + 1, sizeof(char *));
+  function->input_names = copy_names(spec);
   function->input_ranks = calloc((size_t)spec->input_count + 1, sizeof(uint32_t));
   function->queues = calloc(function->worker_count, sizeof(worker_queue));
   for (uint32_t i = 0; function->queues != NULL && i < function->worker_count; i++) {
     tffi_cond_init(&function->queues[i].work);
   }
-  bool complete = function->name != NULL && function->input_names != NULL && function->input_ranks != NULL &&
-                  function->queues != NULL;
-  for (uint32_t i = 0; complete && i < spec->input_count; i++) {
-    function->input_names[i] = strdup(spec->inputs[i].name);
-    function->input_ranks[i] = spec->inputs[i].dim_count;
-    complete = function->input_names[i] != NULL;
-  }
-  if (!complete) {
+  if (function->name == NULL || function->input_names == NULL || function->input_ranks == NULL ||
+      function->queues == NULL) {
     destroy(function);
     return NULL;
+  }
+  for (uint32_t i = 0; i < spec->input_count; i++) {
+    function->input_ranks[i] = spec->inputs[i].dim_count;
   }
   pthread_mutex_lock(&registry.lock);
   function->token = ++registry.last_token;
@@ -172,9 +183,10 @@ bool tffi_instance_hides_error(const function_instance *instance, struct TRITONS
   tffi_function *function = instance->function;
   pthread_mutex_lock(&function->lock);
   const bool hides = !function->loaded; /* whatever is counted, after the load all are told */
-  if (hides && function->first_error == NULL) {
-    function->first_error = strdup(TRITONSERVER_ErrorMessage(error));
-    function->first_error_code = (int32_t)TRITONSERVER_ErrorCode(error);
+  if (hides && !function->has_failed) {
+    function->has_failed = true;
+    function->first_error_code = TRITONSERVER_ErrorCode(error);
+    snprintf(function->first_error, sizeof(function->first_error), "%s", TRITONSERVER_ErrorMessage(error));
   }
   pthread_mutex_unlock(&function->lock);
   return hides;
@@ -185,10 +197,9 @@ struct TRITONSERVER_Error *tffi_function_set_loaded(tffi_function *function)
   struct TRITONSERVER_Error *error = NULL;
   pthread_mutex_lock(&function->lock);
   function->loaded = true;
-  if (function->first_error != NULL) {
-    error = TRITONSERVER_ErrorNew((TRITONSERVER_Error_Code)function->first_error_code, function->first_error);
-    free(function->first_error);
-    function->first_error = NULL;
+  if (function->has_failed) {
+    error = TRITONSERVER_ErrorNew(function->first_error_code, function->first_error);
+    function->has_failed = false;
   }
   pthread_mutex_unlock(&function->lock);
   return error;

@@ -141,7 +141,7 @@ static function_batch *make_batch(tffi_function *function, uint32_t request_coun
   for (uint32_t i = 0; i < function->input_count; i++) {
     dims += function->input_ranks[i];
   }
-  const size_t pointers = 2 * (size_t)request_count * sizeof(void *);
+  const size_t pointers = 3 * (size_t)request_count * sizeof(void *);
   const size_t numbers = ((size_t)request_count + dims) * sizeof(int64_t);
   const size_t tensors = (size_t)function->input_count * sizeof(tffi_tensor);
   function_batch *batch = calloc(1, sizeof(*batch) + tensors + numbers + pointers);
@@ -159,6 +159,7 @@ static function_batch *make_batch(tffi_function *function, uint32_t request_coun
   }
   batch->requests = (struct TRITONBACKEND_Request **)at;
   batch->responses = (struct TRITONBACKEND_Response **)(batch->requests + request_count);
+  batch->errors = (struct TRITONSERVER_Error **)(batch->responses + request_count);
   batch->shown.input_count = function->input_count;
   batch->shown.request_count = request_count;
   batch->shown.batching = function->batching;
@@ -274,11 +275,11 @@ function_batch *tffi_batches_gather(function_instance *instance, struct TRITONBA
     } else {
       error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory to read the requests");
     }
-    if (error == NULL) {
-      count++;
-    } else {
+    if (error != NULL) {
       tffi_request_answer_error(instance, requests[i], error, &at);
       tffi_discard(error);
+    } else if (room) {
+      count++;
     }
   }
   for (uint32_t i = 0; i < count; i++) {

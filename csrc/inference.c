@@ -122,6 +122,35 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
   finish_if_last(slot);
 }
 
+/* Gives the request to Triton. After an error it is the caller's again, and so is the slot. */
+static struct TRITONSERVER_Error *hand_over(struct TRITONSERVER_Server *server, tffi_slot *slot,
+                                            struct TRITONSERVER_InferenceRequest *irequest,
+                                            struct TRITONSERVER_ResponseAllocator *allocator,
+                                            struct TRITONSERVER_InferenceTrace *trace, uint64_t *token)
+{
+  pthread_mutex_lock(&slot->request_lock);
+  slot->request = irequest;
+  pthread_mutex_unlock(&slot->request_lock);
+  struct TRITONSERVER_Error *error =
+      TRITONSERVER_InferenceRequestSetReleaseCallback(irequest, request_release_fn, slot);
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceRequestSetResponseCallback(irequest, allocator, slot, response_complete_fn, slot);
+  }
+  if (error == NULL) {
+    /* From here the callbacks may run, on this thread too, and the slot may be another inference's on return. */
+    *token = slot->token;
+    error = TRITONSERVER_ServerInferAsync(server, irequest, trace);
+    if (error == NULL) {
+      return NULL;
+    }
+    *token = 0;
+  }
+  pthread_mutex_lock(&slot->request_lock);
+  slot->request = NULL;
+  pthread_mutex_unlock(&slot->request_lock);
+  return error;
+}
+
 /* Makes the C request and hands it to Triton; after an error nothing is held. */
 static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, const tffi_request *request,
                                          tffi_queue *queue, uint64_t key, uint64_t *token)
@@ -143,40 +172,22 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   if (error == NULL && !tffi_wanted_new(request, &wanted)) {
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for what is wanted of the outputs");
   }
-  if (error == NULL) {
-    slot = tffi_slot_take(queue, key);
-    if (slot == NULL) {
-      error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one more inference in flight");
-    } else {
-      slot->max_pending = request->max_pending;
-    }
-  }
-  if (error == NULL) {
-    slot->wanted = wanted;
-    pthread_mutex_lock(&slot->request_lock);
-    slot->request = irequest;
-    pthread_mutex_unlock(&slot->request_lock);
-    error = TRITONSERVER_InferenceRequestSetReleaseCallback(irequest, request_release_fn, slot);
-  }
-  if (error == NULL) {
-    error = TRITONSERVER_InferenceRequestSetResponseCallback(irequest, allocator, slot, response_complete_fn, slot);
-  }
   if (error == NULL && request->trace != NULL) {
     error = tffi_trace_give(request->trace, &trace);
   }
   if (error == NULL) {
-    /* From here the callbacks may run, on this thread too, and the slot may be another inference's on return. */
-    *token = slot->token;
-    error = TRITONSERVER_ServerInferAsync(server, irequest, trace);
+    slot = tffi_slot_take(queue, key);
+    if (slot == NULL) {
+      error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one more inference in flight");
+    }
+  }
+  if (slot != NULL) {
+    slot->max_pending = request->max_pending;
+    slot->wanted = wanted;
+    error = hand_over(server, slot, irequest, allocator, trace, token);
     if (error == NULL) {
       return NULL;
     }
-    *token = 0;
-  }
-  if (slot != NULL) {
-    pthread_mutex_lock(&slot->request_lock);
-    slot->request = NULL;
-    pthread_mutex_unlock(&slot->request_lock);
     slot->wanted = NULL;
     tffi_slot_give_back(slot);
   }

@@ -268,10 +268,10 @@ struct TRITONSERVER_Error *tffi_response_fill(const function_batch *batch, uint3
 }
 
 /* Answers a claimed batch. One request that fails, for want of memory say, does not touch the others. */
-static void answer(function_batch *batch, const tffi_result *result, const tffi_cut *cuts,
-                   struct TRITONSERVER_Error **errors)
+static void answer(function_batch *batch, const tffi_result *result, const tffi_cut *cuts)
 {
   const uint32_t count = batch->shown.request_count;
+  struct TRITONSERVER_Error **errors = batch->errors;
   tffi_timing at = {batch->exec_start_ns, batch->compute_start_ns, tffi_now_ns(), 0};
   for (uint32_t i = 0; i < count; i++) {
     batch->responses[i] = NULL;
@@ -314,15 +314,10 @@ struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *shown, const tffi_resul
   function_batch *batch = (function_batch *)shown;
   tffi_cut *cuts = NULL;
   struct TRITONSERVER_Error *error = tffi_outputs_cut(batch, result, &cuts);
-  struct TRITONSERVER_Error **errors = calloc((size_t)shown->request_count + 1, sizeof(struct TRITONSERVER_Error *));
-  if (error == NULL && errors == NULL) {
-    error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory to answer the batch");
-  }
   if (error == NULL && tffi_batch_claim(batch)) {
-    answer(batch, result, cuts, errors);
+    answer(batch, result, cuts);
     tffi_batch_settle(batch);
   }
-  free(errors);
   free(cuts);
   return error;
 }

@@ -44,6 +44,14 @@ def table(tmp_path_factory):
     return path
 
 
+# The versions of GCC whose analyzer was listened to. What a newer one says somebody has to read
+# first: a wrong guess of a compiler's is no fault of ours.
+ANALYZERS = ("11", "12")
+# An allocation that is stored behind a pointer it takes for lost. That none is lost shows where
+# each allocation fails once, below.
+ANALYZE = ("-O2", "-fanalyzer", "-Wno-analyzer-malloc-leak")
+
+
 def cc(*arguments):
     """Compile C11 with our headers."""
     flags = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror")
@@ -79,6 +87,38 @@ def run(command, *arguments):
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def analyze():
+    """Compiles with GCC's analyzer."""
+    command = [*compiler(), "-dumpversion"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    version = done.stdout.strip().split(".")[0]
+    known = subprocess.run(
+        [*compiler(), "-fanalyzer", "-fsyntax-only", "-xc", "/dev/null"],
+        capture_output=True,
+        check=False,
+    )
+    if known.returncode != 0 or version not in ANALYZERS:
+        pytest.skip(
+            f"the analyzer is that of GCC {' or '.join(ANALYZERS)}, not of {command[0]} {version}"
+        )
+    return lambda source: cc(*ANALYZE, "-c", source, "-o", "/dev/null")
+
+
+def test_the_analyzer_would_find_something(analyze, tmp_path):
+    """Memory that is used after it was given back."""
+    source = tmp_path / "wrong.c"
+    source.write_text("#include <stdlib.h>\nint f(int *p) { free(p); return *p; }\n", "utf-8")
+    with pytest.raises(AssertionError, match="analyzer-use-after-free"):
+        analyze(source)
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "csrc").glob("*.c")), ids=lambda path: path.name)
+def test_the_analyzer_finds_nothing(analyze, source):
+    """No use of what is gone, not there, or never was, on any way through one file."""
+    analyze(source)
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
