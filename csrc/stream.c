@@ -89,14 +89,16 @@ void tffi_batch_end(tffi_batch *shown)
     return;
   }
   struct TRITONSERVER_Error *error = need_factory(batch);
-  if (error != NULL) { /* the end must be told all the same */
-    tffi_batch_answer_error(batch, error);
-  } else {
+  if (error == NULL) {
     const uint64_t now = tffi_now_ns();
     const tffi_timing at = {batch->exec_start_ns, batch->compute_start_ns, now, now};
     tffi_response_report(batch, 0, NULL);
     tffi_batch_report(batch, &at);
-    tffi_discard(TRITONBACKEND_ResponseFactorySendFlags(batch->factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL));
+    error = TRITONBACKEND_ResponseFactorySendFlags(batch->factory, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
+  }
+  if (error != NULL) { /* the end must be told all the same, or somebody waits for it for ever */
+    tffi_batch_answer_error(batch, error);
+  } else {
     tffi_discard(TRITONBACKEND_RequestRelease(batch->requests[0], TRITONSERVER_REQUEST_RELEASE_ALL));
     tffi_factory_drop(batch);
   }

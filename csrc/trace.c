@@ -130,6 +130,17 @@ static tffi_trace *find(const trace_family *in, uint64_t id)
   return at < in->member_count && in->members[at]->info.id == id ? in->members[at] : NULL;
 }
 
+/* By its address, which is its own until the member is over: asking it for its id might fail. The latest are asked for most. */
+static tffi_trace *find_native(const trace_family *in, const struct TRITONSERVER_InferenceTrace *native)
+{
+  for (uint32_t at = in->member_count; at-- > 0;) {
+    if (in->members[at]->native == native) {
+      return in->members[at];
+    }
+  }
+  return NULL;
+}
+
 tffi_trace *tffi_trace_add(trace_family *to, struct TRITONSERVER_InferenceTrace *native, trace_stage at)
 {
   if (to->member_count == to->member_capacity) {
@@ -141,12 +152,19 @@ tffi_trace *tffi_trace_add(trace_family *to, struct TRITONSERVER_InferenceTrace 
     to->members = members;
     to->member_capacity = capacity;
   }
-  tffi_trace *member = calloc(1, sizeof(*member));
+  uint64_t id = 0;
+  uint64_t parent_id = 0;
+  struct TRITONSERVER_Error *error = TRITONSERVER_InferenceTraceId(native, &id);
+  if (error == NULL) {
+    error = TRITONSERVER_InferenceTraceParentId(native, &parent_id);
+  }
+  tffi_trace *member = error != NULL ? NULL : calloc(1, sizeof(*member));
   if (member == NULL) {
+    discard(error);
     return NULL;
   }
-  discard(TRITONSERVER_InferenceTraceId(native, &member->info.id));
-  discard(TRITONSERVER_InferenceTraceParentId(native, &member->info.parent_id));
+  member->info.id = id;
+  member->info.parent_id = parent_id;
   member->family = to;
   member->native = native;
   member->stage = at;
@@ -163,6 +181,19 @@ tffi_trace *tffi_trace_add(trace_family *to, struct TRITONSERVER_InferenceTrace 
   return member;
 }
 
+/*
+ * Under the family's lock: a text of Triton's for a member to keep, which free_member frees. (GCC's analyzer, which
+ * forgets what a member points to, takes that for a leak.)
+ */
+static const char *keep_text(trace_family *in, const char *text)
+{
+  const char *kept = text == NULL ? NULL : strdup(text);
+  if (kept == NULL && text != NULL) {
+    in->dropped += 1;
+  }
+  return kept;
+}
+
 void tffi_trace_end(tffi_trace *member, struct TRITONSERVER_InferenceTrace *native)
 {
   tffi_trace_info *info = &member->info;
@@ -170,13 +201,13 @@ void tffi_trace_end(tffi_trace *member, struct TRITONSERVER_InferenceTrace *nati
   const char *model_name = NULL;
   const char *request_id = NULL;
   discard(TRITONSERVER_InferenceTraceContext(native, &context));
-  info->context = context == NULL ? NULL : strdup(context);
+  info->context = keep_text(member->family, context);
   if (member->stage == TRACE_GIVEN) {
     discard(TRITONSERVER_InferenceTraceModelName(native, &model_name));
     discard(TRITONSERVER_InferenceTraceRequestId(native, &request_id));
     discard(TRITONSERVER_InferenceTraceModelVersion(native, &info->model_version));
-    info->model_name = model_name == NULL ? NULL : strdup(model_name);
-    info->request_id = request_id == NULL ? NULL : strdup(request_id);
+    info->model_name = keep_text(member->family, model_name);
+    info->request_id = keep_text(member->family, request_id);
   }
   discard(TRITONSERVER_InferenceTraceDelete(native));
   member->native = NULL;
@@ -225,12 +256,10 @@ void tffi_trace_record(tffi_trace *to, TRITONSERVER_InferenceTraceActivity kind,
 /* Under the family's lock: the member of a trace that Triton speaks of. NULL: nobody is interested, or no memory. */
 static tffi_trace *member_of(trace_family *in, struct TRITONSERVER_InferenceTrace *trace)
 {
-  uint64_t id = 0;
   if (in->references == 0) {
     return NULL;
   }
-  discard(TRITONSERVER_InferenceTraceId(trace, &id));
-  tffi_trace *member = find(in, id);
+  tffi_trace *member = find_native(in, trace);
   if (member == NULL) {
     member = tffi_trace_add(in, trace, TRACE_GIVEN);
     if (member == NULL) {
@@ -317,10 +346,8 @@ void tffi_trace_tensor_activity_fn(struct TRITONSERVER_InferenceTrace *trace,
 void tffi_trace_release_fn(struct TRITONSERVER_InferenceTrace *trace, void *userp)
 {
   trace_family *in = userp;
-  uint64_t id = 0;
-  discard(TRITONSERVER_InferenceTraceId(trace, &id));
   pthread_mutex_lock(&in->lock);
-  tffi_trace *member = find(in, id);
+  tffi_trace *member = find_native(in, trace);
   if (member == NULL) {
     /* A child that did nothing. */
     pthread_mutex_unlock(&in->lock);

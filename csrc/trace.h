@@ -47,7 +47,10 @@ trace_family *trace_family_take(void);
 /* Under the family's lock, which it unlocks. The last reference frees the members and makes the family idle. */
 void trace_family_unlock_and_release(trace_family *of);
 
-/* Under the family's lock: makes a trace of Triton's a member, with a reference until it is over. NULL: no memory. */
+/*
+ * Under the family's lock: makes a trace of Triton's a member, with a reference until it is over. NULL: no memory, or
+ * it does not tell its ids.
+ */
 tffi_trace *tffi_trace_add(trace_family *to, struct TRITONSERVER_InferenceTrace *native, trace_stage at);
 /* Under the family's lock: writes down a point in time; `name` is copied, and NULL where there is none. */
 void tffi_trace_record(tffi_trace *to, TRITONSERVER_InferenceTraceActivity kind, uint64_t timestamp_ns,

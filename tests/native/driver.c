@@ -17,14 +17,9 @@ static void find(void *library, const char *name, void *to)
   memcpy(to, &symbol, sizeof(symbol));
 }
 
-void driver_load(const char *path)
+void driver_find(const char *path)
 {
-  char message[1000];
-  if (!tffi_library_load(path, NULL, 0, message, sizeof(message))) {
-    fprintf(stderr, "%s\n", message);
-    exit(1);
-  }
-  void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  void *library = dlopen(path, RTLD_NOW);
   CHECK(library != NULL);
   find(library, "fake_read_alive", &fake.read_alive);
   find(library, "fake_fail_at", &fake.fail_at);
@@ -33,6 +28,28 @@ void driver_load(const char *path)
   find(library, "fake_model_new", &fake.model_new);
   find(library, "fake_instance_new", &fake.instance_new);
   find(library, "fake_stop_threads", &fake.stop_threads);
+  find(library, "fake_trace_run", &fake.trace_run);
+  find(library, "fake_trace_settle", &fake.trace_settle);
+  find(library, "fake_traces_alive", &fake.traces_alive);
+  find(library, "fake_trace_fail_every", &fake.trace_fail_every);
+}
+
+void driver_load(const char *path)
+{
+  char message[1000];
+  if (!tffi_library_load(path, NULL, 0, message, sizeof(message))) {
+    fprintf(stderr, "%s\n", message);
+    exit(1);
+  }
+  driver_find(path);
+}
+
+bool driver_ok(struct TRITONSERVER_Error *error)
+{
+  if (error != NULL) {
+    TRITONSERVER_ErrorDelete(error);
+  }
+  return error == NULL;
 }
 
 static bool is_empty(tffi_counters *ours, fake_alive *theirs)
@@ -40,8 +57,10 @@ static bool is_empty(tffi_counters *ours, fake_alive *theirs)
   tffi_counters_read(ours);
   fake.read_alive(theirs);
   return ours->buffers == 0 && ours->buffer_bytes == 0 && ours->inferences == 0 && ours->completions == 0 &&
-         ours->queues == 0 && ours->functions == 0 && ours->batches == 0 && theirs->requests == 0 &&
-         theirs->responses == 0 && theirs->errors == 0 && theirs->messages == 0 && theirs->allocators <= 1;
+         ours->queues == 0 && ours->functions == 0 && ours->batches == 0 && ours->traces == 0 &&
+         theirs->requests == 0 && theirs->responses == 0 && theirs->errors == 0 && theirs->messages == 0 &&
+         theirs->allocators <= 1 && theirs->attributes == 0 && theirs->factories == 0 && theirs->statistics == 0 &&
+         fake.traces_alive() == 0;
 }
 
 void driver_check_empty(void)
@@ -53,11 +72,13 @@ void driver_check_empty(void)
   }
   if (!is_empty(&ours, &theirs)) {
     fprintf(stderr,
-            "left: %d buffers, %d inferences, %d completions, %d queues, %d functions, %d batches; of the library: "
-            "%d requests, %d responses, %d errors, %d messages, %d allocators\n",
+            "left: %d buffers, %d inferences, %d completions, %d queues, %d functions, %d batches, %d traces; of the "
+            "library: %d requests, %d responses, %d errors, %d messages, %d allocators, %d attributes, %d factories, "
+            "%d statistics, %d traces\n",
             (int)ours.buffers, (int)ours.inferences, (int)ours.completions, (int)ours.queues, (int)ours.functions,
-            (int)ours.batches, (int)theirs.requests, (int)theirs.responses, (int)theirs.errors,
-            (int)theirs.messages, (int)theirs.allocators);
+            (int)ours.batches, (int)ours.traces, (int)theirs.requests, (int)theirs.responses, (int)theirs.errors,
+            (int)theirs.messages, (int)theirs.allocators, (int)theirs.attributes, (int)theirs.factories,
+            (int)theirs.statistics, (int)fake.traces_alive());
     _exit(1);
   }
 }
@@ -99,8 +120,10 @@ void driver_take(tffi_completion *list, driver_seen *seen)
       const unsigned char *bytes = list->outputs[0].data;
       CHECK(list->outputs[0].byte_size == FAKE_FLOATS * sizeof(float));
       CHECK(bytes[0] == 7 && bytes[FAKE_FLOATS * sizeof(float) - 1] == 7);
-      CHECK(strcmp(list->request_id, "an id") == 0 && list->parameter_count == 2);
-      CHECK(strcmp(list->parameters[0].text, "some") == 0 && list->parameters[1].integer == 42);
+      CHECK(strcmp(list->request_id, "an id") == 0 && list->parameter_count == FAKE_PARAMETERS);
+      const tffi_parameter *parameters = list->parameters;
+      CHECK(strcmp(parameters[0].text, "some") == 0 && parameters[1].integer == 42);
+      CHECK(parameters[2].integer == 1 && parameters[3].real == 0.5 && parameters[4].text == NULL);
       seen->responses++;
     }
     seen->done += list->done ? 1 : 0;

@@ -6,7 +6,9 @@
 #define DRIVER_H
 
 #include <stdio.h>
+#include <unistd.h>
 
+#include "fake_traces.h"
 #include "fake_triton.h"
 #include "internal.h"
 
@@ -18,7 +20,7 @@
     }                                                                        \
   } while (0)
 
-/* The functions of fake_triton.h, found in the loaded library. */
+/* The functions of fake_triton.h and fake_traces.h, found in the loaded library. */
 typedef struct {
   void (*read_alive)(fake_alive *alive);
   void (*fail_at)(int64_t number);
@@ -27,12 +29,21 @@ typedef struct {
   struct TRITONBACKEND_Model *(*model_new)(uint64_t token);
   struct TRITONBACKEND_ModelInstance *(*instance_new)(struct TRITONBACKEND_Model *model);
   void (*stop_threads)(void);
+  void (*trace_run)(struct TRITONSERVER_InferenceTrace *trace);
+  void (*trace_settle)(void);
+  int64_t (*traces_alive)(void);
+  void (*trace_fail_every)(uint32_t number);
 } fake_library;
 
 extern fake_library fake;
 
+/* Deletes an error; whether there was none. */
+bool driver_ok(struct TRITONSERVER_Error *error);
+
 /* Loads the fake library; the rest comes after it. */
 void driver_load(const char *path);
+/* Its functions, without loading it as our code does. */
+void driver_find(const char *path);
 /* A function model "f" of an input x, with so many workers. */
 tffi_function *driver_function(uint32_t workers, uint64_t *token);
 /* Waits, for a while, until nothing of ours and of the library's is alive, and stops if that does not come. */

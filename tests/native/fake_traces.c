@@ -10,9 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tritonserver.h"
-
-typedef struct TRITONSERVER_Error Error;
+#include "fake_inside.h"
 
 typedef struct TRITONSERVER_InferenceTrace {
   uint64_t id;
@@ -48,6 +46,7 @@ static Error *make(trace **out, const trace *from, uint64_t parent_id)
   if (every > 0 && __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED) % every == 0) {
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "no trace");
   }
+  MAY_FAIL();
   *out = calloc(1, sizeof(**out));
   (*out)->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
   (*out)->parent_id = parent_id;
@@ -79,17 +78,19 @@ Error *TRITONSERVER_InferenceTraceDelete(trace *old)
 {
   free(old);
   __atomic_sub_fetch(&traces, 1, __ATOMIC_RELEASE);
-  return NULL;
+  return failure();
 }
 
 Error *TRITONSERVER_InferenceTraceId(trace *of, uint64_t *id)
 {
+  MAY_FAIL();
   *id = of->id;
   return NULL;
 }
 
 Error *TRITONSERVER_InferenceTraceParentId(trace *of, uint64_t *id)
 {
+  MAY_FAIL();
   *id = of->parent_id;
   return NULL;
 }
@@ -97,6 +98,7 @@ Error *TRITONSERVER_InferenceTraceParentId(trace *of, uint64_t *id)
 Error *TRITONSERVER_InferenceTraceModelName(trace *of, const char **name)
 {
   (void)of;
+  MAY_FAIL();
   *name = "fake";
   return NULL;
 }
@@ -104,6 +106,7 @@ Error *TRITONSERVER_InferenceTraceModelName(trace *of, const char **name)
 Error *TRITONSERVER_InferenceTraceRequestId(trace *of, const char **id)
 {
   (void)of;
+  MAY_FAIL();
   *id = "an id";
   return NULL;
 }
@@ -111,24 +114,28 @@ Error *TRITONSERVER_InferenceTraceRequestId(trace *of, const char **id)
 Error *TRITONSERVER_InferenceTraceModelVersion(trace *of, int64_t *version)
 {
   (void)of;
+  MAY_FAIL();
   *version = 7;
   return NULL;
 }
 
 Error *TRITONSERVER_InferenceTraceContext(trace *of, const char **context)
 {
+  MAY_FAIL();
   *context = of->context; /* no lock, as Triton has none */
   return NULL;
 }
 
 Error *TRITONSERVER_InferenceTraceSetContext(trace *of, const char *context)
 {
+  MAY_FAIL();
   snprintf(of->context, sizeof(of->context), "%s", context);
   return NULL;
 }
 
 Error *TRITONSERVER_InferenceTraceReportActivity(trace *of, uint64_t timestamp, const char *name)
 {
+  MAY_FAIL();
   snprintf(of->context, sizeof(of->context), "{\"%llu\":\"%s\"}", (unsigned long long)timestamp, name);
   of->activity(of, TRITONSERVER_TRACE_CUSTOM_ACTIVITY, timestamp, of->userp);
   return NULL;
@@ -226,6 +233,11 @@ void fake_trace_run(trace *of)
   of->holders = 2;
   go(request, of);
   go(beside, of);
+}
+
+void fake_trace_drop(trace *of)
+{
+  of->release(of, of->userp);
 }
 
 void fake_trace_settle(void)

@@ -17,6 +17,8 @@ struct TRITONSERVER_InferenceTrace;
  * child does nothing, and is released when all else is over. Every seventh tensor is said to lie on a GPU.
  */
 void fake_trace_run(struct TRITONSERVER_InferenceTrace *trace);
+/* Lets go of one that nothing was told of, as the deletion of a request does that was refused. */
+void fake_trace_drop(struct TRITONSERVER_InferenceTrace *trace);
 /* Waits until the threads are through. */
 void fake_trace_settle(void);
 /* How many traces the library has, and how many threads. */

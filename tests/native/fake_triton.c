@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "fake_triton.h"
+#include "fake_inside.h"
+#include "fake_traces.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tritonbackend.h"
-#include "tritonserver.h"
-
-typedef struct TRITONSERVER_Error Error;
 
 struct TRITONSERVER_Error {
   TRITONSERVER_Error_Code code;
@@ -21,6 +17,8 @@ struct TRITONSERVER_Error {
 struct TRITONSERVER_ResponseAllocator {
   TRITONSERVER_ResponseAllocatorAllocFn_t alloc;
   TRITONSERVER_ResponseAllocatorReleaseFn_t release;
+  TRITONSERVER_ResponseAllocatorQueryFn_t query;
+  TRITONSERVER_ResponseAllocatorBufferAttributesFn_t describe;
 };
 
 typedef struct TRITONSERVER_InferenceRequest {
@@ -31,6 +29,7 @@ typedef struct TRITONSERVER_InferenceRequest {
   struct TRITONSERVER_ResponseAllocator *allocator;
   TRITONSERVER_InferenceResponseCompleteFn_t respond;
   void *respond_userp;
+  struct TRITONSERVER_InferenceTrace *trace; /* looked at, and not on its way */
   bool cancelled;
 } request;
 
@@ -58,7 +57,7 @@ typedef struct job {
   bool release;
 } job;
 
-static fake_alive alive;
+fake_alive alive;
 static int64_t calls;
 static int64_t fail_at;
 
@@ -70,11 +69,6 @@ static struct {
   int started;
   bool ending;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
-
-static void count(int64_t *what, int64_t change)
-{
-  __atomic_add_fetch(what, change, __ATOMIC_RELAXED);
-}
 
 void fake_read_alive(fake_alive *to)
 {
@@ -122,7 +116,7 @@ const char *TRITONSERVER_ErrorMessage(Error *error)
   return error->text;
 }
 
-static Error *failure(void)
+Error *failure(void)
 {
   const int64_t number = __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED);
   if (number != __atomic_load_n(&fail_at, __ATOMIC_RELAXED)) {
@@ -130,14 +124,6 @@ static Error *failure(void)
   }
   return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "made to fail");
 }
-
-#define MAY_FAIL()            \
-  do {                        \
-    Error *made = failure();  \
-    if (made != NULL) {       \
-      return made;            \
-    }                         \
-  } while (0)
 
 /* The rest of what must be there */
 
@@ -201,6 +187,7 @@ void TRITONSERVER_ParameterDelete(struct TRITONSERVER_Parameter *parameter)
 
 Error *TRITONSERVER_ApiVersion(uint32_t *major, uint32_t *minor)
 {
+  MAY_FAIL();
   *major = TRITONSERVER_API_VERSION_MAJOR;
   *minor = TRITONSERVER_API_VERSION_MINOR;
   return NULL;
@@ -232,17 +219,17 @@ Error *TRITONSERVER_ResponseAllocatorDelete(struct TRITONSERVER_ResponseAllocato
 Error *TRITONSERVER_ResponseAllocatorSetQueryFunction(struct TRITONSERVER_ResponseAllocator *allocator,
                                                       TRITONSERVER_ResponseAllocatorQueryFn_t query)
 {
-  (void)allocator;
-  (void)query;
-  return failure();
+  MAY_FAIL();
+  allocator->query = query;
+  return NULL;
 }
 
 Error *TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(
     struct TRITONSERVER_ResponseAllocator *allocator, TRITONSERVER_ResponseAllocatorBufferAttributesFn_t function)
 {
-  (void)allocator;
-  (void)function;
-  return failure();
+  MAY_FAIL();
+  allocator->describe = function;
+  return NULL;
 }
 
 /* Requests */
@@ -262,6 +249,9 @@ Error *TRITONSERVER_InferenceRequestNew(request **made, struct TRITONSERVER_Serv
 
 Error *TRITONSERVER_InferenceRequestDelete(request *old)
 {
+  if (old->trace != NULL) {
+    fake_trace_drop(old->trace);
+  }
   count(&alive.requests, -1);
   free(old);
   return failure();
@@ -288,12 +278,62 @@ SETTER(TRITONSERVER_InferenceRequestSetCorrelationIdString, request *to, const c
 SETTER(TRITONSERVER_InferenceRequestSetPriorityUInt64, request *to, uint64_t value)
 SETTER(TRITONSERVER_InferenceRequestSetTimeoutMicroseconds, request *to, uint64_t value)
 SETTER(TRITONSERVER_InferenceRequestAddRequestedOutput, request *to, const char *value)
+SETTER(TRITONSERVER_InferenceRequestAddRawInput, request *to, const char *value)
+SETTER(TRITONSERVER_BufferAttributesSetMemoryType, struct TRITONSERVER_BufferAttributes *to,
+       TRITONSERVER_MemoryType value)
+SETTER(TRITONSERVER_BufferAttributesSetMemoryTypeId, struct TRITONSERVER_BufferAttributes *to, int64_t value)
+SETTER(TRITONSERVER_BufferAttributesSetByteSize, struct TRITONSERVER_BufferAttributes *to, size_t value)
 
-Error *TRITONSERVER_InferenceRequestSetIntParameter(request *to, const char *key, const int64_t value)
+#define KEYED_SETTER(name, type)                                     \
+  Error *name(request *to, const char *key, type value)              \
+  {                                                                  \
+    (void)to;                                                        \
+    (void)key;                                                       \
+    (void)value;                                                     \
+    return failure();                                                \
+  }
+
+KEYED_SETTER(TRITONSERVER_InferenceRequestSetIntParameter, const int64_t)
+KEYED_SETTER(TRITONSERVER_InferenceRequestSetBoolParameter, const bool)
+KEYED_SETTER(TRITONSERVER_InferenceRequestSetDoubleParameter, const double)
+KEYED_SETTER(TRITONSERVER_InferenceRequestSetStringParameter, const char *)
+
+Error *TRITONSERVER_BufferAttributesNew(struct TRITONSERVER_BufferAttributes **made)
+{
+  MAY_FAIL();
+  *made = malloc(1);
+  count(&alive.attributes, 1);
+  return NULL;
+}
+
+Error *TRITONSERVER_BufferAttributesDelete(struct TRITONSERVER_BufferAttributes *old)
+{
+  free(old);
+  count(&alive.attributes, -1);
+  return failure();
+}
+
+Error *TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(
+    request *to, const char *name, const void *base, struct TRITONSERVER_BufferAttributes *attributes)
 {
   (void)to;
-  (void)key;
-  (void)value;
+  (void)name;
+  (void)base;
+  (void)attributes;
+  return failure();
+}
+
+Error *TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(request *to, const char *name, const void *base,
+                                                                  size_t size, TRITONSERVER_MemoryType type,
+                                                                  int64_t type_id, const char *policy)
+{
+  (void)to;
+  (void)name;
+  (void)base;
+  (void)size;
+  (void)type;
+  (void)type_id;
+  (void)policy;
   return failure();
 }
 
@@ -362,8 +402,16 @@ static response *make_response(const request *of, bool failed)
     int64_t type_id = 0;
     memory *output = &made->output;
     output->size = FAKE_FLOATS * sizeof(float);
-    Error *error = of->allocator->alloc(of->allocator, "y", output->size, TRITONSERVER_MEMORY_GPU, 0,
-                                        of->respond_userp, &output->data, &output->userp, &type, &type_id);
+    Error *error = of->allocator->query == NULL
+                       ? NULL
+                       : of->allocator->query(of->allocator, of->respond_userp, "y", &output->size, &type, &type_id);
+    if (error == NULL) {
+      error = of->allocator->alloc(of->allocator, "y", output->size, TRITONSERVER_MEMORY_GPU, 0, of->respond_userp,
+                                   &output->data, &output->userp, &type, &type_id);
+    }
+    if (error == NULL && of->allocator->describe != NULL) {
+      error = of->allocator->describe(of->allocator, "y", NULL, of->respond_userp, output->userp);
+    }
     if (error != NULL) {
       TRITONSERVER_ErrorDelete(error);
       made->failed = true;
@@ -488,10 +536,13 @@ Error *TRITONSERVER_ServerInferAsync(struct TRITONSERVER_Server *server, request
                                      struct TRITONSERVER_InferenceTrace *trace)
 {
   (void)server;
-  (void)trace;
   MAY_FAIL();
   if (strchr(about->model, 'x') != NULL) {
+    about->trace = trace;
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "refused");
+  }
+  if (trace != NULL) {
+    fake_trace_run(trace);
   }
   if (strchr(about->model, 'i') != NULL) {
     serve(about);
@@ -543,19 +594,45 @@ Error *TRITONSERVER_InferenceResponseParameterCount(response *of, uint32_t *numb
 {
   (void)of;
   MAY_FAIL();
-  *number = 2;
+  *number = FAKE_PARAMETERS;
   return NULL;
 }
 
 Error *TRITONSERVER_InferenceResponseParameter(response *of, const uint32_t index, const char **name,
                                                TRITONSERVER_ParameterType *type, const void **value)
 {
-  static const int64_t number = 42;
   (void)of;
   MAY_FAIL();
-  *name = index == 0 ? "text" : "number";
-  *type = index == 0 ? TRITONSERVER_PARAMETER_STRING : TRITONSERVER_PARAMETER_INT;
-  *value = index == 0 ? (const void *)"some" : (const void *)&number;
+  fake_parameter(index, name, type, value);
+  return NULL;
+}
+
+void fake_parameter(uint32_t index, const char **name, TRITONSERVER_ParameterType *type, const void **value)
+{
+  static const int64_t number = 42;
+  static const bool flag = true;
+  static const double real = 0.5;
+  static const struct {
+    const char *name;
+    const void *value;
+    TRITONSERVER_ParameterType type;
+  } all[FAKE_PARAMETERS] = {{"text", "some", TRITONSERVER_PARAMETER_STRING},
+                            {"number", &number, TRITONSERVER_PARAMETER_INT},
+                            {"flag", &flag, TRITONSERVER_PARAMETER_BOOL},
+                            {"real", &real, TRITONSERVER_PARAMETER_DOUBLE},
+                            {"bytes", "some", TRITONSERVER_PARAMETER_BYTES}};
+  *name = all[index].name;
+  *type = all[index].type;
+  *value = all[index].value;
+}
+
+Error *TRITONSERVER_InferenceResponseOutputClassificationLabel(response *of, const uint32_t index, const size_t class,
+                                                               const char **label)
+{
+  (void)of;
+  (void)index;
+  MAY_FAIL();
+  *label = class % 2 == 0 ? "even" : NULL;
   return NULL;
 }
 
@@ -583,278 +660,5 @@ Error *TRITONSERVER_InferenceResponseOutput(response *of, const uint32_t index, 
   *type = TRITONSERVER_MEMORY_CPU;
   *type_id = 0;
   *userp = of->output.userp;
-  return NULL;
-}
-
-/* The backend API: a request with an input x and an output y, both of FAKE_ROWS rows of FAKE_FLOATS */
-
-struct TRITONBACKEND_Request {
-  int64_t shape[2];
-  float data[FAKE_ROWS * FAKE_FLOATS];
-  bool answered;
-};
-
-struct TRITONBACKEND_Response {
-  struct TRITONBACKEND_Request *of;
-  float *data;
-  size_t size;
-};
-
-void fake_backend_requests(struct TRITONBACKEND_Request **requests, uint32_t number)
-{
-  for (uint32_t i = 0; i < number; i++) {
-    requests[i] = calloc(1, sizeof(*requests[i]));
-    requests[i]->shape[0] = FAKE_ROWS;
-    requests[i]->shape[1] = FAKE_FLOATS;
-    requests[i]->data[0] = (float)i;
-    count(&alive.requests, 1);
-  }
-}
-
-struct TRITONBACKEND_Model {
-  void *state;
-  char config[128];
-};
-
-struct TRITONBACKEND_ModelInstance {
-  void *state;
-  struct TRITONBACKEND_Model *model;
-};
-
-struct TRITONBACKEND_Model *fake_model_new(uint64_t token)
-{
-  struct TRITONBACKEND_Model *model = calloc(1, sizeof(*model));
-  snprintf(model->config, sizeof(model->config), "{\"parameters\":{\"tritonffi.token\":{\"string_value\":\"%llu\"}}}",
-           (unsigned long long)token);
-  return model;
-}
-
-struct TRITONBACKEND_ModelInstance *fake_instance_new(struct TRITONBACKEND_Model *model)
-{
-  struct TRITONBACKEND_ModelInstance *instance = calloc(1, sizeof(*instance));
-  instance->model = model;
-  return instance;
-}
-
-Error *TRITONBACKEND_ModelName(struct TRITONBACKEND_Model *model, const char **name)
-{
-  (void)model;
-  MAY_FAIL();
-  *name = "f";
-  return NULL;
-}
-
-Error *TRITONBACKEND_ModelConfig(struct TRITONBACKEND_Model *model, const uint32_t version,
-                                 struct TRITONSERVER_Message **config)
-{
-  (void)version;
-  MAY_FAIL();
-  count(&alive.messages, 1);
-  *config = (struct TRITONSERVER_Message *)model;
-  return NULL;
-}
-
-Error *TRITONSERVER_MessageSerializeToJson(struct TRITONSERVER_Message *message, const char **base, size_t *size)
-{
-  struct TRITONBACKEND_Model *model = (struct TRITONBACKEND_Model *)message;
-  MAY_FAIL();
-  *base = model->config;
-  *size = strlen(model->config);
-  return NULL;
-}
-
-Error *TRITONSERVER_MessageDelete(struct TRITONSERVER_Message *message)
-{
-  (void)message;
-  count(&alive.messages, -1);
-  return failure();
-}
-
-Error *TRITONBACKEND_ModelState(struct TRITONBACKEND_Model *model, void **state)
-{
-  MAY_FAIL();
-  *state = model->state;
-  return NULL;
-}
-
-Error *TRITONBACKEND_ModelSetState(struct TRITONBACKEND_Model *model, void *state)
-{
-  MAY_FAIL();
-  model->state = state;
-  return NULL;
-}
-
-Error *TRITONBACKEND_ModelInstanceModel(struct TRITONBACKEND_ModelInstance *instance,
-                                        struct TRITONBACKEND_Model **model)
-{
-  MAY_FAIL();
-  *model = instance->model;
-  return NULL;
-}
-
-Error *TRITONBACKEND_ModelInstanceState(struct TRITONBACKEND_ModelInstance *instance, void **state)
-{
-  MAY_FAIL();
-  *state = instance->state;
-  return NULL;
-}
-
-Error *TRITONBACKEND_ModelInstanceSetState(struct TRITONBACKEND_ModelInstance *instance, void *state)
-{
-  MAY_FAIL();
-  instance->state = state;
-  return NULL;
-}
-
-Error *TRITONBACKEND_ModelInstanceReportStatistics(struct TRITONBACKEND_ModelInstance *instance,
-                                                   struct TRITONBACKEND_Request *about, const bool success,
-                                                   const uint64_t exec_start, const uint64_t compute_start,
-                                                   const uint64_t compute_end, const uint64_t exec_end)
-{
-  (void)instance;
-  (void)about;
-  (void)success;
-  (void)exec_start;
-  (void)compute_start;
-  (void)compute_end;
-  (void)exec_end;
-  return failure();
-}
-
-Error *TRITONBACKEND_ModelInstanceReportBatchStatistics(struct TRITONBACKEND_ModelInstance *instance,
-                                                        const uint64_t batch_size, const uint64_t exec_start,
-                                                        const uint64_t compute_start, const uint64_t compute_end,
-                                                        const uint64_t exec_end)
-{
-  (void)instance;
-  (void)batch_size;
-  (void)exec_start;
-  (void)compute_start;
-  (void)compute_end;
-  (void)exec_end;
-  return failure();
-}
-
-Error *TRITONBACKEND_RequestInput(struct TRITONBACKEND_Request *of, const char *name,
-                                  struct TRITONBACKEND_Input **input)
-{
-  MAY_FAIL();
-  if (strcmp(name, "x") != 0) {
-    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_NOT_FOUND, "no such input");
-  }
-  *input = (struct TRITONBACKEND_Input *)of;
-  return NULL;
-}
-
-Error *TRITONBACKEND_InputProperties(struct TRITONBACKEND_Input *input, const char **name,
-                                     TRITONSERVER_DataType *datatype, const int64_t **shape, uint32_t *dim_count,
-                                     uint64_t *byte_size, uint32_t *buffer_count)
-{
-  struct TRITONBACKEND_Request *of = (struct TRITONBACKEND_Request *)input;
-  MAY_FAIL();
-  *name = "x";
-  *datatype = TRITONSERVER_TYPE_FP32;
-  *shape = of->shape;
-  *dim_count = 2;
-  *byte_size = sizeof(of->data);
-  *buffer_count = 1;
-  return NULL;
-}
-
-Error *TRITONBACKEND_InputBuffer(struct TRITONBACKEND_Input *input, const uint32_t index, const void **buffer,
-                                 uint64_t *size, TRITONSERVER_MemoryType *type, int64_t *type_id)
-{
-  struct TRITONBACKEND_Request *of = (struct TRITONBACKEND_Request *)input;
-  (void)index;
-  MAY_FAIL();
-  *buffer = of->data;
-  *size = sizeof(of->data);
-  *type = TRITONSERVER_MEMORY_CPU;
-  *type_id = 0;
-  return NULL;
-}
-
-Error *TRITONBACKEND_RequestOutputCount(struct TRITONBACKEND_Request *of, uint32_t *number)
-{
-  (void)of;
-  MAY_FAIL();
-  *number = 1;
-  return NULL;
-}
-
-Error *TRITONBACKEND_RequestOutputName(struct TRITONBACKEND_Request *of, const uint32_t index, const char **name)
-{
-  (void)of;
-  (void)index;
-  MAY_FAIL();
-  *name = "y";
-  return NULL;
-}
-
-Error *TRITONBACKEND_RequestRelease(struct TRITONBACKEND_Request *of, uint32_t flags)
-{
-  (void)flags;
-  count(&alive.answered, of->answered ? 1 : 0);
-  count(&alive.released, 1);
-  count(&alive.requests, -1);
-  free(of);
-  return failure();
-}
-
-Error *TRITONBACKEND_ResponseNew(struct TRITONBACKEND_Response **made, struct TRITONBACKEND_Request *of)
-{
-  MAY_FAIL();
-  *made = calloc(1, sizeof(**made));
-  (*made)->of = of;
-  count(&alive.responses, 1);
-  return NULL;
-}
-
-static void drop_response(struct TRITONBACKEND_Response *old)
-{
-  free(old->data);
-  free(old);
-  count(&alive.responses, -1);
-}
-
-Error *TRITONBACKEND_ResponseDelete(struct TRITONBACKEND_Response *old)
-{
-  drop_response(old);
-  return failure();
-}
-
-Error *TRITONBACKEND_ResponseSend(struct TRITONBACKEND_Response *last, const uint32_t flags, Error *error)
-{
-  (void)error;
-  if ((flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0) {
-    last->of->answered = true;
-  }
-  drop_response(last);
-  return failure();
-}
-
-Error *TRITONBACKEND_ResponseOutput(struct TRITONBACKEND_Response *of, struct TRITONBACKEND_Output **output,
-                                    const char *name, const TRITONSERVER_DataType datatype, const int64_t *shape,
-                                    const uint32_t dim_count)
-{
-  (void)name;
-  (void)datatype;
-  (void)shape;
-  (void)dim_count;
-  MAY_FAIL();
-  *output = (struct TRITONBACKEND_Output *)of;
-  return NULL;
-}
-
-Error *TRITONBACKEND_OutputBuffer(struct TRITONBACKEND_Output *output, void **buffer, const uint64_t size,
-                                  TRITONSERVER_MemoryType *type, int64_t *type_id)
-{
-  struct TRITONBACKEND_Response *of = (struct TRITONBACKEND_Response *)output;
-  (void)type_id;
-  MAY_FAIL();
-  of->data = malloc(size + 1);
-  of->size = size;
-  *buffer = of->data;
-  *type = TRITONSERVER_MEMORY_CPU;
   return NULL;
 }

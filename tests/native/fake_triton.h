@@ -10,7 +10,7 @@
  *   d  three responses come before the final one
  *   n  the final flag comes without a response
  *   e  the final response is an error
- *   x  InferAsync refuses
+ *   x  InferAsync refuses, after it has looked at the trace
  *   h  it waits until somebody cancels it, and ends with an error
  */
 
@@ -19,11 +19,12 @@
 
 #include <stdint.h>
 
-enum { FAKE_THREADS = 4, FAKE_ROWS = 2, FAKE_FLOATS = 2000 };
+enum { FAKE_THREADS = 4, FAKE_ROWS = 2, FAKE_FLOATS = 2000, FAKE_PARAMETERS = 5 };
 
 typedef struct {
-  int64_t requests, responses, errors, messages, allocators;
+  int64_t requests, responses, errors, messages, allocators, attributes, factories, statistics;
   int64_t answered, released; /* of backend requests, over all */
+  int64_t refused;            /* response objects for them that were not given, over all */
 } fake_alive;
 
 /* What of the library's own is alive. */

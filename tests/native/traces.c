@@ -2,42 +2,20 @@
 
 /* Traces under many threads: those that fill and release them, those that report, wait, read and let go. */
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "driver.h"
 #include "fake_traces.h"
 
 enum { WORKERS = 4, ROUNDS = 100, BOTH = TRITONSERVER_TRACE_LEVEL_TIMESTAMPS | TRITONSERVER_TRACE_LEVEL_TENSORS };
 
-static void (*run)(struct TRITONSERVER_InferenceTrace *trace);
-static void (*settle)(void);
-static int64_t (*alive)(void);
-static void (*fail_every)(uint32_t number);
-
-static void find(void *library, const char *name, void *to)
-{
-  void *symbol = dlsym(library, name);
-  CHECK(symbol != NULL);
-  memcpy(to, &symbol, sizeof(symbol));
-}
-
-static bool ok(struct TRITONSERVER_Error *error)
-{
-  if (error != NULL) {
-    TRITONSERVER_ErrorDelete(error);
-  }
-  return error == NULL;
-}
-
 static void give(tffi_trace *trace)
 {
   struct TRITONSERVER_InferenceTrace *native = NULL;
-  CHECK(ok(tffi_trace_give(trace, &native)) && native != NULL);
-  run(native);
-  CHECK(!ok(tffi_trace_give(trace, &native)) && native == NULL);
+  CHECK(driver_ok(tffi_trace_give(trace, &native)) && native != NULL);
+  fake.trace_run(native);
+  CHECK(!driver_ok(tffi_trace_give(trace, &native)) && native == NULL);
 }
 
 /* Counts what the trace and all below it have told, and takes every other tensor over. */
@@ -71,22 +49,22 @@ static void one_round(uint32_t number)
   tffi_trace *trace = NULL;
   bool reported = false;
   const uint64_t most = number % 5 == 0 ? 6 : 1000;
-  if (!ok(tffi_trace_new(number % 3 == 0 ? TRITONSERVER_TRACE_LEVEL_TIMESTAMPS : BOTH, 0, most,
+  if (!driver_ok(tffi_trace_new(number % 3 == 0 ? TRITONSERVER_TRACE_LEVEL_TIMESTAMPS : BOTH, 0, most,
                          number % 4 == 0 ? FAKE_TENSOR : 1000000, &trace))) {
     CHECK(trace == NULL);
     return;
   }
   CHECK(tffi_trace_wait(trace, 0) == TFFI_TRACE_UNUSED);
-  CHECK(ok(tffi_trace_set_context(trace, "{}")));
-  CHECK(ok(tffi_trace_report(trace, number, "before", &reported)) && reported);
+  CHECK(driver_ok(tffi_trace_set_context(trace, "{}")));
+  CHECK(driver_ok(tffi_trace_report(trace, number, "before", &reported)) && reported);
   if (number % 7 == 0) { /* refused before Triton looked at it */
     struct TRITONSERVER_InferenceTrace *native = NULL;
-    CHECK(ok(tffi_trace_give(trace, &native)));
+    CHECK(driver_ok(tffi_trace_give(trace, &native)));
     tffi_trace_refused(trace);
     CHECK(tffi_trace_wait(trace, 0) == TFFI_TRACE_UNUSED);
   }
   tffi_trace *child = NULL;
-  if (number % 2 == 0 && ok(tffi_trace_spawn(trace, &child))) {
+  if (number % 2 == 0 && driver_ok(tffi_trace_spawn(trace, &child))) {
     give(child);
     if (number % 4 == 0) {
       tffi_trace_release(child);
@@ -97,15 +75,15 @@ static void one_round(uint32_t number)
     tffi_trace_close(trace);
   } else {
     give(trace);
-    CHECK(!ok(tffi_trace_set_context(trace, "{}")));
-    CHECK(ok(tffi_trace_report(trace, number, "beside", &reported)));
+    CHECK(!driver_ok(tffi_trace_set_context(trace, "{}")));
+    CHECK(driver_ok(tffi_trace_report(trace, number, "beside", &reported)));
   }
   if (number % 3 != 1) {
     while (tffi_trace_wait(trace, number % 2 == 0 ? 50000 : 1000000000) != TFFI_TRACE_OVER) {
     }
-    CHECK(ok(tffi_trace_report(trace, number, "after", &reported)) && !reported);
+    CHECK(driver_ok(tffi_trace_report(trace, number, "after", &reported)) && !reported);
     tffi_trace *late = NULL;
-    CHECK(!ok(tffi_trace_spawn(trace, &late)) && late == NULL);
+    CHECK(!driver_ok(tffi_trace_spawn(trace, &late)) && late == NULL);
     uint32_t members = 0;
     if (number % 11 != 0) {
       const uint32_t told = read_all(trace, &members);
@@ -131,7 +109,7 @@ static void many(uint32_t failures)
 {
   pthread_t threads[WORKERS];
   uint32_t numbers[WORKERS];
-  fail_every(failures);
+  fake.trace_fail_every(failures);
   for (uint32_t i = 0; i < WORKERS; i++) {
     numbers[i] = i + 1;
     CHECK(pthread_create(&threads[i], NULL, work, &numbers[i]) == 0);
@@ -139,10 +117,7 @@ static void many(uint32_t failures)
   for (uint32_t i = 0; i < WORKERS; i++) {
     pthread_join(threads[i], NULL);
   }
-  settle();
-  tffi_counters ours;
-  tffi_counters_read(&ours);
-  CHECK(alive() == 0 && ours.traces == 0);
+  fake.trace_settle();
   driver_check_empty();
 }
 
@@ -150,12 +125,6 @@ int main(int count, char **arguments)
 {
   CHECK(count == 2);
   driver_load(arguments[1]);
-  void *library = dlopen(arguments[1], RTLD_NOW | RTLD_NOLOAD);
-  CHECK(library != NULL);
-  find(library, "fake_trace_run", &run);
-  find(library, "fake_trace_settle", &settle);
-  find(library, "fake_traces_alive", &alive);
-  find(library, "fake_trace_fail_every", &fail_every);
   many(0);
   many(5);
   return 0;
