@@ -60,33 +60,34 @@ def cc(*arguments):
     assert done.returncode == 0, done.stderr
 
 
-def build(folder, table, name, sanitizer, ours=()):
-    """Build a driver and the library that it loads, and return how to run it.
+@pytest.fixture(scope="module")
+def build(table, tmp_path_factory):
+    """Builds a driver and the library that it loads, and returns how to run it.
 
-    `ours` are more flags for the files of csrc/.
+    What the drivers have in common is built once for each sanitizer.
     """
-    flags = SANITIZERS[sanitizer]
-    library, program = folder / "libfake.so", folder / name
-    cc(*flags, "-shared", "-fPIC", *sorted(NATIVE.glob("fake_*.c")), "-o", library)
-    objects = []
-    for source in sorted((ROOT / "csrc").glob("*.c")):
-        objects.append(folder / f"{source.stem}.o")
-        cc(*flags, *ours, "-c", source, "-o", objects[-1])
-    cc(
-        *flags,
-        *objects,
-        NATIVE / "driver.c",
-        *sorted(NATIVE.glob(f"{name}*.c")),
-        table,
-        "-ldl",
-        "-o",
-        program,
-    )
-    # ThreadSanitizer of GCC before 14 does not start where addresses are random by many bits.
-    bits = int(Path("/proc/sys/vm/mmap_rnd_bits").read_text())
-    prefix = ["setarch", "-R"] if sanitizer == "threads" and bits > 28 else []
-    assert not prefix or shutil.which("setarch")
-    return [*prefix, str(program), str(library)]
+    folders = {}
+
+    def build(name, sanitizer, *ours):
+        """`ours` are more flags for the files of csrc/."""
+        flags = SANITIZERS[sanitizer]
+        folder = folders.get((sanitizer, ours))
+        if folder is None:
+            folder = folders[sanitizer, ours] = tmp_path_factory.mktemp(sanitizer)
+            fake = sorted(NATIVE.glob("fake_*.c"))
+            cc(*flags, "-shared", "-fPIC", *fake, "-o", folder / "libfake.so")
+            for source in [*(ROOT / "csrc").glob("*.c"), NATIVE / "driver.c", table]:
+                more = () if source.parent == NATIVE else ours
+                cc(*flags, *more, "-c", source, "-o", folder / f"{source.stem}.o")
+        sources = [*folder.glob("*.o"), *NATIVE.glob(f"{name}*.c")]
+        cc(*flags, *sources, "-ldl", "-o", folder / name)
+        # ThreadSanitizer of GCC before 14 does not start where addresses are random by many bits.
+        bits = int(Path("/proc/sys/vm/mmap_rnd_bits").read_text())
+        prefix = ["setarch", "-R"] if sanitizer == "threads" and bits > 28 else []
+        assert not prefix or shutil.which("setarch")
+        return [*prefix, str(folder / name), str(folder / "libfake.so")]
+
+    return build
 
 
 def run(command, *arguments):
@@ -131,26 +132,25 @@ def test_the_analyzer_finds_nothing(analyze, source):
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_any_order_of_threads_is_right(tmp_path, table, sanitizer):
+def test_any_order_of_threads_is_right(build, sanitizer):
     """Final before release and after, inline, many producers, waiters, cancels, closes."""
-    run(build(tmp_path, table, "threads", sanitizer), "threads")
+    run(build("threads", sanitizer), "threads")
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_traces_are_released_once_by_any_thread(tmp_path, table, sanitizer):
+def test_traces_are_released_once_by_any_thread(build, sanitizer):
     """Parents before children and after, children unheard of, late reports, failures."""
-    run(build(tmp_path, table, "traces", sanitizer))
+    run(build("traces", sanitizer))
 
 
-def test_a_forked_child_never_waits_for_a_thread_that_is_not_there(tmp_path, table):
+def test_a_forked_child_never_waits_for_a_thread_that_is_not_there(build):
     """300 forks while four threads hold the locks: the child lets go of all and starts anew."""
-    run(build(tmp_path, table, "threads", "plain"), "forks")
+    run(build("threads", "plain"), "forks")
 
 
-def test_whatever_fails_everything_is_given_back(tmp_path, table):
+def test_whatever_fails_everything_is_given_back(build):
     """Each allocation of ours and each call of Triton's fails once, in all that there is."""
-    counted = ("-include", str(NATIVE / "counted.h"))
-    out = run(build(tmp_path, table, "failures", "memory", ours=counted))
+    out = run(build("failures", "memory", "-include", str(NATIVE / "counted.h")))
     counts = dict(line.rsplit(": ", 1) for line in out.splitlines())
     assert sum(map(int, counts.values())) > 2000
     assert {name for name, count in counts.items() if count == "0"} <= {
