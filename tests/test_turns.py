@@ -165,7 +165,7 @@ def test_a_callable_does_not_wait_for_who_waits_for_it(small):
     while not small._lifecycle.turns["f"].locked():
         time.sleep(0.001)
     may_load.set()
-    with pytest.raises(UnavailableError, match="model 'f': it is being loaded or"):
+    with pytest.raises(UnavailableError, match="it is being loaded or unloaded"):
         inference.result()
     assert outcome(unloading) is None
     assert loading == []
