@@ -266,6 +266,8 @@ def test_every_public_name_is_documented(name):
     """A class says what it is, and so does each public method of it that is ours."""
     value = getattr(tritonffi, name)
     assert (value.__doc__ or "").strip()
+    if name != "memory_pool":
+        assert value.__module__ == "tritonffi"  # as help and tracebacks show it
     if inspect.isclass(value):
         for attribute, member in vars(value).items():
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)

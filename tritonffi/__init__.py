@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton Inference Server inside a Python process."""
 
+from types import FunctionType as _Function
+
 from tritonffi._async_map import AsyncResponseMap
 from tritonffi._asyncio import AsyncResponseStream
 from tritonffi._completion import Inference
@@ -129,3 +131,8 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# Where help, tracebacks and pickles say that these are: how they are divided up is no promise.
+for _public in map(globals().__getitem__, __all__):
+    if isinstance(_public, (type, _Function)):
+        _public.__module__ = __name__
