@@ -145,6 +145,7 @@ OF_PYTHON = {
     "ServerOptions.calls": "internal",
     "ServerOptions.paths": "internal",
     "ModelStatus": "what `Server.models` returns",
+    "TensorSpec": "a part of what `Model.inputs` returns",
     "BatchStatistics": "a part of `ModelStatistics`",
     "MemoryUsage": "a part of `ModelStatistics`",
     "ResponseStatistics": "a part of `ModelStatistics`",

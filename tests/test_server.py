@@ -24,6 +24,7 @@ from tritonffi import (
     NotFoundError,
     Server,
     ServerOptions,
+    TensorSpec,
     TritonError,
     UnavailableError,
 )
@@ -244,6 +245,8 @@ def test_model_metadata_and_config(echo):
     """Both are dicts of what Triton says."""
     assert echo.metadata()["inputs"] == [{"name": "INPUT0", "datatype": "FP32", "shape": [-1]}]
     assert echo.metadata()["versions"] == ["1"]
+    assert echo.inputs() == {"INPUT0": TensorSpec("INPUT0", "FP32", (-1,))}
+    assert echo.outputs() == {"OUTPUT0": TensorSpec("OUTPUT0", "FP32", (-1,))}
     assert echo.config()["backend"] == "tffitest"
     assert echo.is_ready()
     assert repr(echo) == "<Model 'echo', version latest>"

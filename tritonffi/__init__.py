@@ -48,6 +48,7 @@ from tritonffi._request import Request
 from tritonffi._response import Response
 from tritonffi._sequence import ModelSequence
 from tritonffi._server import ModelStatus, Server
+from tritonffi._spec import TensorSpec
 from tritonffi._statistics import (
     BatchStatistics,
     MemoryUsage,
@@ -110,6 +111,7 @@ __all__ = [
     "ServerOptions",
     "ServerStatistics",
     "StatisticDuration",
+    "TensorSpec",
     "Trace",
     "TraceActivity",
     "TraceEvent",

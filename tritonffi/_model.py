@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tritonffi._response import Response
     from tritonffi._sequence import ModelSequence
     from tritonffi._server import Server
+    from tritonffi._spec import TensorSpec
     from tritonffi._statistics import ModelStatistics
     from tritonffi._stream import ResponseStream
 
@@ -70,7 +71,9 @@ class Model(Unique):
         return f"<Model {self.name!r}, version {version}>"
 
     def metadata(self) -> dict[str, JSON]:
-        """Return the model's name, versions, platform, inputs and outputs.
+        """Return the model's name, versions, platform, inputs and outputs, as Triton says them.
+
+        `inputs` and `outputs` have the latter with types.
 
         C: ``TRITONSERVER_ServerModelMetadata``
         """
@@ -82,6 +85,20 @@ class Model(Unique):
         C: ``TRITONSERVER_ServerModelConfig``
         """
         return self._json(lib.TRITONSERVER_ServerModelConfig, 1)
+
+    def inputs(self) -> dict[str, TensorSpec]:
+        """Return what the model takes: the data type and shape of each input, by name.
+
+        C: ``TRITONSERVER_ServerModelMetadata``, ``TRITONSERVER_ServerModelConfig``
+        """
+        return dict(self._starter.refresh().inputs)
+
+    def outputs(self) -> dict[str, TensorSpec]:
+        """Return what the model gives: the data type and shape of each output, by name.
+
+        C: ``TRITONSERVER_ServerModelMetadata``
+        """
+        return dict(self._starter.refresh().outputs)
 
     def statistics(self) -> ModelStatistics:
         """Return Triton's counts of this version of the model: requests, executions, times.
