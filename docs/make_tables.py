@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import enum
 import inspect
 import re
 from collections import defaultdict
@@ -18,12 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import tritonffi
+from tritonffi import capi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 ROOT = Path(__file__).parent.parent
 
+LINE = 100
 SHORTEST = 3  # letters of a word that says something
 RAW = "for `tritonffi.capi`: "
 NAMES = "the enumeration has the name, of every value: "
@@ -361,6 +364,60 @@ def code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def signature(name: str, function: Callable[..., object], *, typed: bool) -> str:
+    """How something is called: on one line, or typed, and on several where one is too short."""
+    shown = inspect.signature(function)
+    parameters = []
+    separators = ""
+    for parameter in shown.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not separators:
+            separators = "*"
+            parameters.append("*")
+        text = str(parameter.replace(annotation=parameter.empty, default=parameter.empty))
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            separators = text
+        if typed and parameter.annotation is not parameter.empty:
+            hint = parameter.annotation
+            text += f": {getattr(hint, '__forward_arg__', hint)}"
+        if parameter.default is not parameter.empty:
+            equals = " = " if ": " in text else "="
+            text += f"{equals}{default_text(parameter.default)}"
+        parameters.append(text)
+    line = f"{name}({', '.join(parameters)})"
+    if not typed:
+        return line
+    back = "" if inspect.isclass(function) else f" -> {shown.return_annotation}"
+    if len(line + back) <= LINE:
+        return line + back
+    return f"{name}(\n" + "".join(f"    {text},\n" for text in parameters) + f"){back}"
+
+
+def default_text(value: object) -> str:
+    """A default value as it is written."""
+    if isinstance(value, enum.Enum):
+        return str(f"{type(value).__name__}.{value.name}")
+    if value is ...:
+        return "..."
+    return "{}" if repr(value) == "<factory>" else repr(value)  # of a dataclass: all make a dict
+
+
+def class_lines(value: type) -> Iterator[str]:
+    """How an object is made, or which values there are."""
+    init = inspect.getdoc(value.__init__) or ""
+    is_made = value.__init__ is not object.__init__ or hasattr(value, "_fields")
+    is_made = is_made and value.__name__ != "Inference"
+    if issubclass(value, enum.Enum):
+        yield ""
+        yield f"Values: {code(value.__members__)}."
+    elif is_made and not issubclass(value, Exception) and not init.startswith("Leave this to"):
+        yield ""
+        yield "```py"
+        yield signature(value.__name__, value, typed=True)
+        yield "```"
+
+
 def c_api() -> Iterator[str]:
     """The lines of c_api.md."""
     yield "# The functions of C and their places in Python"
@@ -385,19 +442,29 @@ def api() -> Iterator[str]:
     """The lines of api.md."""
     yield "# Every public name"
     yield ""
-    yield "Made by `python docs/make_tables.py` from the docstrings: their first sentences and"
-    yield "the functions of C;"
-    yield "`help(tritonffi.Model.infer)` says all: arguments, errors, ownership."
+    yield "Made by `python docs/make_tables.py`: how each is called, the first sentence of its"
+    yield "docstring, and the functions of C behind it. `help(tritonffi.Model.infer)` says all:"
+    yield "arguments, errors, ownership. `**keywords` are the attributes of `Request`, but for"
+    yield "`inputs`; `**fields` those of `ServerOptions`."
+    owner: object = None
     for name, value, doc in public():
         if OF_PYTHON.get(name) == "internal":
             continue
-        summary = doc.partition("\n\n")[0].replace("\n", " ")
+        owner = owner if "." in name else value
+        summary = summary_of(doc)
         behind = code(c_functions(doc))
         if "." not in name:
             yield ""
             yield f"## {name}"
             yield ""
             yield summary
+            if inspect.isclass(value):
+                yield from class_lines(value)
+            elif inspect.isfunction(value):
+                yield ""
+                yield "```py"
+                yield signature(name, value, typed=True)
+                yield "```"
             if behind:
                 yield ""
                 yield f"C: {behind}"
@@ -407,7 +474,19 @@ def api() -> Iterator[str]:
                 yield "|---|---|---|"
         else:
             short = name.partition(".")[2]
-            yield f"| `{short}` | {summary} | {behind} |"
+            is_property = isinstance(inspect.getattr_static(owner, short), property)
+            call = short if is_property else signature(short, value, typed=False)
+            yield f"| `{call}` | {summary} | {behind} |"
+    yield ""
+    yield "## tritonffi.capi"
+    yield ""
+    yield summary_of(inspect.getdoc(capi) or "")
+    yield "[The functions of C](c_api.md) has all of them."
+
+
+def summary_of(doc: str) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return doc.partition("\n\n")[0].replace("\n", " ")
 
 
 PAGES = {"c_api.md": c_api, "api.md": api}
