@@ -51,6 +51,8 @@ ORDER = [
     "_response",
     "_trace_record",
     "_trace",
+    "_submission",
+    "_waiting",
     "_completion",
     "_request",
     "_template",

@@ -22,7 +22,6 @@ each submit, result and close takes what is ready (`CompletionQueue.drain`), so 
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -30,6 +29,7 @@ from tritonffi._closing import Unique
 from tritonffi._errors import ClosedError, InternalError, InvalidArgumentError, TritonError
 from tritonffi._native import ffi, lib
 from tritonffi._response import Response, read
+from tritonffi._waiting import GLANCE_NS, LONG_S, PATIENCE_S, is_within, slice_ns
 
 if TYPE_CHECKING:
     from collections import deque
@@ -37,43 +37,27 @@ if TYPE_CHECKING:
 
     from tritonffi._native import CData
     from tritonffi._output import Wanted
-
-# Python runs signal handlers on the main thread, between two of its own steps. So that Ctrl-C works
-# there, the main thread waits in C in slices of this length; other threads sleep until woken.
-_SLICE_NS = 100_000_000
-_FOREVER_NS = -1
-_GLANCE_NS = 1_000_000
-# A wait longer than this (292 years) does not fit into 64 bits of nanoseconds.
-_LONGEST_S = 9e9
+    from tritonffi._submission import Submission
 
 _LIST = ffi.typeof("tffi_completion **")
-
 _READY = lib.TFFI_WAIT_READY
 _TIMEOUT = lib.TFFI_WAIT_TIMEOUT
 _GONE = lib.TFFI_WAIT_GONE
 _WOKEN = lib.TFFI_WAIT_WOKEN
 
 
-def _slice(deadline: float | None) -> int:
-    """How long to wait in C now, in nanoseconds; 0 where the deadline has passed."""
-    if deadline is None:
-        if threading.get_ident() == threading.main_thread().ident:
-            return _SLICE_NS
-        return _FOREVER_NS
-    left = deadline - time.monotonic()
-    if left <= 0:
-        return 0
-    nanoseconds = int(min(left, _LONGEST_S) * 1e9) + 1
-    if threading.get_ident() == threading.main_thread().ident:
-        return min(nanoseconds, _SLICE_NS)
-    return nanoseconds
-
-
 def _token_of(inference: Inference) -> int:
     """Return the token; also where a signal came between its making and its storing."""
-    if inference.token or inference.submitting is None:
+    submission = inference.submission
+    if inference.token or submission is None:
         return inference.token
-    return int(inference.submitting[0])
+    return submission.token(inference.key)
+
+
+def _is_underway(inference: Inference) -> bool:
+    """Return whether it may be about to be submitted, or was just refused."""
+    submission = inference.submission
+    return submission is not None and submission.begun and not inference.is_over
 
 
 AnyInference = TypeVar("AnyInference", bound="Inference")
@@ -147,10 +131,11 @@ class CompletionQueue:
         token = _token_of(inference)
         if wakes is None:
             wakes = self.wakes[0]
+        gone = 0.0  # since when
         while not inference.is_over:
             if self.is_given_up:
                 raise ClosedError(f"model {inference.model_name!r}: {self.reason}")
-            timeout_ns = _slice(deadline)
+            timeout_ns = slice_ns(deadline)
             result = self._collect(lib.tffi_inference_wait, token, wakes, timeout_ns)
             if result == _READY:
                 return True
@@ -161,8 +146,15 @@ class CompletionQueue:
             if result == _GONE and not inference.is_over:
                 # Another thread has taken the completions and is about to deliver them: it needs
                 # the GIL for that. Or it is being submitted, and has no token yet.
-                if timeout_ns >= 0 and deadline is not None and time.monotonic() >= deadline:
+                now = time.monotonic()
+                if timeout_ns >= 0 and deadline is not None and now >= deadline:
                     return False
+                gone = gone or now
+                if now - gone > LONG_S and is_within(CompletionQueue._collect, self):
+                    raise InternalError(
+                        f"model {inference.model_name!r}: a signal handler or a finalizer waits "
+                        "for a result that the code which it has interrupted was about to take"
+                    )
                 time.sleep(0)
                 token = _token_of(inference)
         return True
@@ -178,7 +170,7 @@ class CompletionQueue:
             False when the deadline passed first. True also where the waiter was only woken up.
         """
         while not self.is_given_up:
-            timeout_ns = _slice(deadline)
+            timeout_ns = slice_ns(deadline)
             result = self._collect(lib.tffi_queue_wait, self.native, wakes, timeout_ns)
             if result in (_READY, _WOKEN):
                 return True
@@ -199,17 +191,29 @@ class CompletionQueue:
             lib.tffi_queue_wake(self.native)
 
     def _settle(self, deadline: float) -> bool:
-        while self.in_flight:
-            for inference in list(self.in_flight.values()):
+        patience = min(deadline, time.monotonic() + PATIENCE_S)
+        for inference in list(self.in_flight.values()):
+            while not inference.is_over:
                 if _token_of(inference):
-                    if not self.wait(inference, deadline):
-                        return False
+                    until = patience if inference.is_through() else deadline
+                    if not self.wait(inference, until):
+                        if not inference.is_through():
+                            return False
+                        break  # whoever has taken its end will deliver it
+                elif not _is_underway(inference):
+                    break  # it will be refused if the server is closed
                 else:
                     # Another thread is about to submit it, or was interrupted right after.
                     if time.monotonic() >= deadline:
                         return False
-                    self._collect(lib.tffi_queue_wait, self.native, self.wakes[0], _GLANCE_NS)
+                    self._collect(lib.tffi_queue_wait, self.native, self.wakes[0], GLANCE_NS)
         return True
+
+    def is_submitting(self) -> bool:
+        """Return whether a thread may be about to give the server's handle to Triton."""
+        return any(
+            _is_underway(one) and not _token_of(one) for one in list(self.in_flight.values())
+        )
 
     def leave(self) -> None:
         """Say that nobody waits here any more, so that others take what still comes."""
@@ -276,7 +280,7 @@ class Inference(Unique):
         is_over: Whether the last response is there and Triton is through with the inputs.
         pins: The addresses of the inputs, each of which keeps its memory, until it is over.
         token: The C handle; harmless when it is stale.
-        submitting: Where C writes the token, before anyone could have stored it here.
+        submission: How it comes to Triton; None: nothing was done for it yet.
         wanted: What is wanted of the outputs, until it is over; None: nothing special.
 
     C: ``TRITONSERVER_ServerInferAsync``
@@ -293,7 +297,7 @@ class Inference(Unique):
         "pins",
         "queue",
         "request_id",
-        "submitting",
+        "submission",
         "token",
         "wanted",
     )
@@ -314,7 +318,7 @@ class Inference(Unique):
         self.request_id = request_id
         self.is_over = False
         self.token = 0
-        self.submitting: CData = None
+        self.submission: Submission | None = None
         self.queue = queue
         self.pins: list[CData] | None = pins
         self._outcomes: list[Response | TritonError] | deque[Response | TritonError] = []
@@ -449,8 +453,9 @@ class Inference(Unique):
         return self.is_over
 
     def is_through(self) -> bool:
-        """Return whether Triton is through with it, also where nobody has taken that news yet."""
-        return self.is_over or (self.token != 0 and bool(lib.tffi_inference_is_over(self.token)))
+        """Return whether Triton has nothing to do with it (any more), taken news or not."""
+        token = _token_of(self)
+        return bool(lib.tffi_inference_is_over(token)) if token else not _is_underway(self)
 
     def cancel(self) -> bool:
         """Ask Triton to give the inference up.

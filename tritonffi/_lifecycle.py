@@ -28,11 +28,11 @@ from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError, UnavailableError
 from tritonffi._library import Library, assemble_backends
-from tritonffi._log_settings import LogSettings, started_with
+from tritonffi._log_settings import started_with
 from tritonffi._native import lib
 from tritonffi._process import FRESH_S, process
 from tritonffi._rest import held
-from tritonffi._start import new_server, undo
+from tritonffi._start import HINTS, log_settings, new_server, undo
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -54,15 +54,6 @@ _LEAVING = ("LOADING", "UNLOADING")
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
 _POLL_S = 0.001
-
-# What is to be known of a failure, by Triton's words.
-_HINTS = {
-    "Async work queue has been initialized": "Option buffer_manager_thread_count can be set once "
-    "in a process, by the first server that wants it; its threads serve all: leave it 0 in others",
-    "already holds a cache": "A process has one response cache at a time, and another server has "
-    "it. It is let go when no server is left open",
-    "failed to read text proto": "Triton wrote to stderr what is wrong in which line of that file",
-}
 
 
 class Lifecycle:
@@ -109,6 +100,7 @@ class Lifecycle:
         self._handle: CData = None
         self._pid = os.getpid()
         self._closing = threading.RLock()
+        self._is_closing = False
         self._stopping = threading.Lock()  # over the next two; only who stops waits for it
         self._is_stopped = False
         self._stop_error: TritonError | None = None
@@ -132,7 +124,7 @@ class Lifecycle:
             shutil.rmtree(self._folder, ignore_errors=True)
             _log.capture.unwatch()
             raise
-        started_with(_log_settings(options))
+        started_with(log_settings(options))
         mark = _log.capture.mark()
         folder = self._folder
         try:
@@ -196,7 +188,7 @@ class Lifecycle:
         """
         _log.add_log(error, _log.capture.since(mark), about)
         hint = _python_backend.hint(self._library.path, self._library.stubs, str(error))
-        hint = hint or next((hint for text, hint in _HINTS.items() if text in str(error)), None)
+        hint = hint or next((hint for text, hint in HINTS.items() if text in str(error)), None)
         if hint is not None:
             error.args = (f"{error}\n{hint}",)
 
@@ -235,7 +227,7 @@ class Lifecycle:
         if not self._sweeping.acquire(blocking=False):
             return
         try:
-            for queue in [queue for queue in tuple(self.left) if queue.is_left()]:
+            for queue in [queue for queue in list(self.left) if queue.is_left()]:
                 queue.drain()
                 for inference in list(queue.in_flight.values()):
                     inference.orphan()
@@ -248,6 +240,9 @@ class Lifecycle:
         """Add a queue to the further ones; the server's close waits for what is in flight there."""
         queue.left = self.left
         self.queues[queue] = None
+        if self.is_closed:  # perhaps only just, and then nobody else would close the queue
+            self.release(queue)
+            raise self.refusal()
 
     def release(self, queue: CompletionQueue) -> None:
         """Close one of the further queues, once."""
@@ -270,7 +265,7 @@ class Lifecycle:
         self._closing = threading.RLock()
         self._users_changed = threading.Condition()
         self._sweeping = threading.RLock()
-        for queue in (self.queue, *tuple(self.queues)):
+        for queue in self._all_queues():
             queue.is_given_up = True
             queue.reason = str(self.refusal())
 
@@ -339,9 +334,12 @@ class Lifecycle:
     def _inferences(self) -> list[Inference]:
         return [
             inference
-            for queue in (self.queue, *tuple(self.queues))
+            for queue in self._all_queues()
             for inference in list(queue.in_flight.values())
         ]
+
+    def _all_queues(self) -> list[CompletionQueue]:
+        return [self.queue, *self.queues]
 
     def close(self, timeout: float | None = None) -> None:
         """Refuse new work, cancel and drain what is in flight, unload, stop.
@@ -358,50 +356,62 @@ class Lifecycle:
             return
         limit = self.options.exit_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
-        with self._closing:
-            handle = self._handle
-            if handle is None:
-                return
-            self._refusal = "is closed"
-            self.native = None
-            self._drain(deadline)
-            if self._users:
-                # A load that goes on would hold up the unloads too, and they cannot be left. A call
-                # of this thread, which a signal handler interrupted, goes on with the handle.
-                raise TimeoutError(
-                    f"server {self.name!r} is not closed: a call of it, such as a load, is not "
-                    f"over after {limit:g} seconds; close it again when it is"
+        if not self._closing.acquire(timeout=min(max(0.0, limit), threading.TIMEOUT_MAX)):
+            raise TimeoutError(
+                f"server {self.name!r}: another thread still closes it after {limit:g} seconds"
+            )
+        try:
+            if self._handle is None or self._is_closing:
+                return  # the latter: a signal handler has interrupted this thread's close
+            self._is_closing = True
+            try:
+                self._close(self._handle, deadline, limit, is_bounded=timeout is not None)
+            finally:
+                self._is_closing = False
+        finally:
+            self._closing.release()
+
+    def _close(self, handle: CData, deadline: float, limit: float, *, is_bounded: bool) -> None:
+        self._refusal = "is closed"
+        self.native = None
+        self._drain(deadline)
+        if self._users or any(queue.is_submitting() for queue in self._all_queues()):
+            # A load that goes on would hold up the unloads too, and they cannot be left. A call
+            # of this thread, which a signal handler interrupted, goes on with the handle.
+            raise TimeoutError(
+                f"server {self.name!r} is not closed: a call of it, such as a load, is not "
+                f"over after {limit:g} seconds; close it again when it is"
+            )
+        if (
+            self.options.model_control_mode is ModelControlMode.EXPLICIT
+            and self._stop_error is None
+            and not self._stopping.locked()
+        ):
+            self._unload_all(handle, deadline, limit)
+        if not self.failed_reloads:  # after one, Triton never stops
+            mark = _log.capture.mark()
+            seconds = max(1, round(deadline - time.monotonic()))
+            if self._library.stubs is not None and _python_backend.is_lost():
+                seconds = 1  # more would help nobody
+            try:
+                interruptible(
+                    lambda: self._stop(handle, seconds),
+                    f"stopping server {self.name!r}",
+                    timeout=seconds + 1.0 if is_bounded else None,
                 )
-            if (
-                self.options.model_control_mode is ModelControlMode.EXPLICIT
-                and self._stop_error is None
-                and not self._stopping.locked()
-            ):
-                self._unload_all(handle, deadline, limit)
-            if not self.failed_reloads:  # after one, Triton never stops
-                mark = _log.capture.mark()
-                seconds = max(1, round(deadline - time.monotonic()))
-                if self._library.stubs is not None and _python_backend.is_lost():
-                    seconds = 1  # more would help nobody
-                try:
-                    interruptible(
-                        lambda: self._stop(handle, seconds),
-                        f"stopping server {self.name!r}",
-                        timeout=None if timeout is None else seconds + 1.0,
-                    )
-                except TritonError as error:
-                    self.explain(error, mark)
-                    raise
-            self._handle = None
-            for function in self._all_functions():
-                function.close()
-            self.functions, self.retired = {}, []
-            with self._sweeping:
-                for queue in tuple(self.queues):
-                    self.release(queue)
-            self.queue.close()
-            process.remove(self, handle, self._folder, self.failed_reloads)
+            except TritonError as error:
+                self.explain(error, mark)
+                raise
+        for function in self._all_functions():
+            function.close()
+        self.functions, self.retired = {}, []
+        with self._sweeping:
+            for queue in list(self.queues):
+                self.release(queue)
+        self.queue.close()
+        if process.remove(self, handle, self._folder, self.failed_reloads):
             _log.capture.unwatch()
+        self._handle = None
 
     def retire(self, function: FunctionModel) -> None:
         """Let a function model go that no name stands for; a call of it is not waited for."""
@@ -413,7 +423,7 @@ class Lifecycle:
         return [*self.functions.values(), *self.retired]
 
     def _drain(self, deadline: float) -> None:
-        queues = (self.queue, *tuple(self.queues))
+        queues = self._all_queues()
         for queue in queues:
             for inference in list(queue.in_flight.values()):
                 inference.cancel()
@@ -487,14 +497,3 @@ class Lifecycle:
                     self._is_stopped = True
                     return
             raise type(self._stop_error)(str(self._stop_error))
-
-
-def _log_settings(options: ServerOptions) -> LogSettings:
-    return LogSettings(
-        info=options.log_info,
-        warn=options.log_warn,
-        error=options.log_error,
-        verbose=options.log_verbose,
-        format=options.log_format,
-        file=None if options.log_file is None else os.fspath(options.log_file),
-    )

@@ -47,7 +47,7 @@ class Process:
         self._open: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
         self._starting = 0
         self._running: set[CData] = set()
-        self._stopped: list[tuple[CData, Path | None]] = []
+        self._stopped: dict[CData, Path | None] = {}
         self._has_started = False
         self._is_spoiled = False
 
@@ -85,7 +85,7 @@ class Process:
         handle: CData,
         folder: Path | None,
         failed_reloads: Collection[str] = (),
-    ) -> None:
+    ) -> bool:
         """Note that a server has stopped; delete it, and those before, if it was the last.
 
         Args:
@@ -95,13 +95,18 @@ class Process:
             failed_reloads: Models of which Triton keeps a load that failed while the model was
                 loaded, for ever: such a server is not stopped, which would take all of its time
                 and fail, but left behind empty. What others share it needs no more.
+
+        Returns:
+            False: that was noted before, by a close that was interrupted.
         """
         with self._lock:
+            if server is not None and server not in self._open:
+                return False
+            if not failed_reloads:
+                self._stopped[handle] = folder
+            self._running.discard(handle)
             if server is not None:
                 self._open.discard(server)
-            self._running.discard(handle)
-            if not failed_reloads:
-                self._stopped.append((handle, folder))
         if failed_reloads:
             names = ", ".join(map(repr, sorted(failed_reloads)))
             logger.warning(
@@ -112,16 +117,17 @@ class Process:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
         self._delete()
+        return True
 
     def _delete(self) -> None:
         """Delete the stopped servers, unless one runs, starts, or was left behind."""
         with self._lock:
             if self._running or self._starting or not self._stopped:
                 return
-            stopped, self._stopped = self._stopped, []
+            stopped, self._stopped = self._stopped, {}
             # Nobody may start one before the pools are gone.
             time.sleep(_SETTLE_S)
-            for handle, folder in stopped:
+            for handle, folder in stopped.items():
                 error = lib.TRITONSERVER_ServerDelete(handle)
                 if error:
                     logger.error("a stopped server was not deleted: %s", take_error(error))
@@ -133,7 +139,9 @@ class Process:
     def exit(self) -> None:
         """Close what is open when the interpreter goes, quietly and not for long."""
         threading.excepthook = _without_daemons(threading.excepthook)
-        for server in list(self._open):
+        with self._lock:
+            servers = list(self._open)
+        for server in servers:
             try:
                 server.close(timeout=_EXIT_TIMEOUT_S)
             except Exception as error:  # noqa: BLE001, PERF203 (nobody is left to catch it)
@@ -150,7 +158,7 @@ class Process:
         self._open = weakref.WeakSet()
         self._starting = 0
         self._running = set()
-        self._stopped = []
+        self._stopped = {}
         if self._has_started and not self._is_spoiled:
             self._is_spoiled = True
             _library.forked()

@@ -22,6 +22,7 @@ from tritonffi import _log
 from tritonffi._call import check, json_list, out_bool, owned, string, take_error
 from tritonffi._enums import ErrorCode, ModelControlMode
 from tritonffi._errors import TritonError, error_from_code
+from tritonffi._log_settings import LogSettings
 from tritonffi._native import ffi, lib
 from tritonffi._process import process
 
@@ -35,6 +36,27 @@ logger = logging.getLogger("tritonffi")
 
 _ERROR: Final = "(?s)([A-Z][a-z ]+): (.*)"
 _FILE: Final = "tritonserver.cc"
+
+#: What is to be known of a failure, by Triton's words.
+HINTS: Final = {
+    "Async work queue has been initialized": "Option buffer_manager_thread_count can be set once "
+    "in a process, by the first server that wants it; its threads serve all: leave it 0 in others",
+    "already holds a cache": "A process has one response cache at a time, and another server has "
+    "it. It is let go when no server is left open",
+    "failed to read text proto": "Triton wrote to stderr what is wrong in which line of that file",
+}
+
+
+def log_settings(options: ServerOptions) -> LogSettings:
+    """Return what options say of the log."""
+    return LogSettings(
+        info=options.log_info,
+        warn=options.log_warn,
+        error=options.log_error,
+        verbose=options.log_verbose,
+        format=options.log_format,
+        file=None if options.log_file is None else os.fspath(options.log_file),
+    )
 
 
 def new_server(options: ServerOptions, folder: Path) -> CData:

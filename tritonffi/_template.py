@@ -20,6 +20,7 @@ from tritonffi._input import pieces_of
 from tritonffi._native import ffi, lib
 from tritonffi._output import Wanted
 from tritonffi._request import parameter_entries
+from tritonffi._submission import Submission
 from tritonffi._tensor import PLAIN, element_type, to_tensor
 
 if TYPE_CHECKING:
@@ -152,8 +153,8 @@ class Template:
         "_max_pending",
         "_spec",
         "_special",
+        "_submission",
         "_tensors",
-        "_token",
         "_usual",
         "home",
         "native",
@@ -172,7 +173,8 @@ class Template:
         self.places = [Place(spec, name, self._tensors + i) for i, name in enumerate(names)]
         for place in self.places:
             place.tensor.name = self._text(encode(place.name, "an input name"))
-        self._token = ffi.new("uint64_t *")
+        self._submission = Submission(ffi.new("uint64_t *"))
+        self._submission.begun = True  # as soon as an inference has it
         self._error = ffi.new("struct TRITONSERVER_Error **")
         self.native = ffi.new("tffi_request *")
         self.native.model_name = self._text(encode_name(spec.name))
@@ -258,25 +260,25 @@ class Template:
             server: Where to.
             inference: Takes the token; its queue gets the completions. If this raises, it is over.
         """
-        # Looked at only now: whoever closes the server clears this first and then waits for all
-        # that stand in the table.
+        max_pending = inference.max_pending
+        if max_pending != self._max_pending:
+            self.native.max_pending = self._max_pending = max_pending
+        token_slot = self._submission.tokens
+        token_slot[0] = 0  # the last one's
+        inference.submission = self._submission
+        # Looked at only now, with nothing before the call in which a signal handler could run:
+        # whoever closes the server clears this first and then waits for all that are submitting.
         handle = server.native
         if handle is None:
             inference.leave()
             raise server.refusal()
-        max_pending = inference.max_pending
-        if max_pending != self._max_pending:
-            self.native.max_pending = self._max_pending = max_pending
-        # A signal handler may run or raise as soon as the C call returns. The inference is then in
-        # flight without a token of its own, but finds it where C wrote it.
-        inference.submitting = self._token
         try:
             inference.token = token = _submit(
                 handle,
                 self.native,
                 inference.queue.native,
                 inference.key,
-                self._token,
+                token_slot,
                 self._error,
             )
         except BaseException:  # Ctrl-C, above all: the caller gets nothing that he could cancel
@@ -302,9 +304,6 @@ class Template:
         if len(inferences) == 1:
             self.submit(server, inferences[0])
             return
-        handle = server.native
-        if handle is None:
-            raise server.refusal()
         count = len(inferences)
         data = ffi.new(
             _ADDRESSES, [pin for inference in inferences for pin in inference.pins or ()]
@@ -312,6 +311,13 @@ class Template:
         keys = ffi.new(_NUMBERS, [inference.key for inference in inferences])
         tokens = ffi.new(_NUMBERS, count)
         queue = inferences[0].queue.native
+        submission = Submission(tokens, {key: i for i, key in enumerate(keys)})
+        for inference in inferences:
+            inference.submission = submission
+        submission.begun = True
+        handle = server.native  # last, as in `submit`
+        if handle is None:
+            raise server.refusal()
         # Where it was closed meanwhile, whoever did that has found no tokens to cancel them by;
         # where a signal handler raises, the caller gets nothing that he could cancel.
         is_through = False

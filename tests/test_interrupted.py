@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signal handlers and finalizers that use the server, in the midst of calls of the same thread.
+
+They run between any two steps of Python. Here they run at chosen ones: a trace function counts the
+lines of the package and calls the handler at one of them, as a signal at that moment would.
+"""
+
+from __future__ import annotations
+
+import opcode
+import sys
+import threading
+import time
+from pathlib import Path
+
+import _backend
+import pytest
+
+import tritonffi
+from tritonffi import InternalError, Server, TritonError, _completion
+
+FP32 = {"INPUT0": ("FP32", [-1])}
+ONES = {"INPUT0": [1.0]}
+HELD = {"hold": "start", "ignore_cancel": True}
+PACKAGE = str(Path(tritonffi.__file__).parent)
+
+
+@pytest.fixture
+def start(tmp_path, backend_directory):
+    """Starts servers over a repository with the model `one`; they are closed in the end."""
+    _backend.write_model(tmp_path / "models", "one", FP32)
+    servers = []
+
+    def start():
+        server = Server(tmp_path / "models", backend_directory=backend_directory)
+        servers.append(server)
+        server.model("one").infer(ONES)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def interrupted(number, handler, call):
+    """Call, and in the midst of it, at the step with a number, call the handler.
+
+    Steps are those at which Python looks for signals: a function begins, or a call has returned.
+
+    Returns:
+        Whether it came to that, and the result.
+    """
+    left = number
+    before = {}  # the instruction before, by frame
+
+    def trace(frame, event, _):
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "call" or (event == "opcode" and before.get(frame, "").startswith("CALL")):
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                handler()
+        before[frame] = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+        return trace
+
+    sys.settrace(trace)
+    try:
+        result = call()
+    except TritonError as error:
+        result = error
+    finally:
+        sys.settrace(None)
+        before.clear()
+    return left <= 0, result
+
+
+def infer(model):
+    """Return the values of one inference."""
+    return model.infer(ONES)["OUTPUT0"].tolist()
+
+
+def submit(model):
+    """Return the values of two inferences."""
+    return [i.result()["OUTPUT0"].tolist() for i in [model.submit(ONES), model.submit(ONES)]]
+
+
+def in_order(model):
+    """Return the values of a map."""
+    return [r["OUTPUT0"].tolist() for r in model.map([ONES] * 3, in_flight=3)]
+
+
+def as_completed(model):
+    """Return the values of one that gives what is there."""
+    items = model.map([ONES] * 3, in_flight=3, ordered=False)
+    return [r["OUTPUT0"].tolist() for r in items]
+
+
+def stream(model):
+    """Return the values of a stream."""
+    return [r["OUTPUT0"].tolist() for r in model.stream(ONES)]
+
+
+@pytest.mark.parametrize("call", [infer, submit, in_order, as_completed, stream])
+def test_a_handler_may_close_at_any_step_of_a_call(start, call):
+    """It closes at once, and the call ends with its result or a TritonError."""
+    number = 1
+    came = True
+    while came:
+        server = start()
+        model = server.model("one")
+        whole = call(model)
+        took = []
+
+        def handler(server=server, took=took):
+            began = time.monotonic()
+            server.close()
+            took.append(time.monotonic() - began)
+
+        came, result = interrupted(number, handler, lambda model=model: call(model))
+        if came:
+            assert took[0] < 3
+            assert isinstance(result, TritonError) or result == whole
+            assert server._lifecycle._handle is None
+        server.close()
+        number += 9
+    assert number > 40
+
+
+def test_a_handler_may_close_at_any_step_of_a_close(start):
+    """The close that it has interrupted goes on, and is the one that counts."""
+    number = 1
+    came = True
+    while came:
+        server = start()
+        running = tritonffi._process.process._running
+        handle = server._lifecycle._handle
+        came, result = interrupted(number, server.close, server.close)
+        assert result is None
+        assert server._lifecycle._handle is None
+        assert handle not in running
+        number += 9
+    assert number > 40
+
+
+def test_a_close_waits_for_another_thread_no_longer_than_told(start, gate):
+    """The other one goes on."""
+    server = start()
+    inference = server.model("one").submit(
+        ONES, parameters={"hold": "start", "ignore_cancel": True}
+    )
+    gate.wait()
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    while not server.closed:
+        time.sleep(0.001)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="another thread still closes it"):
+        server.close(timeout=0.1)
+    assert time.monotonic() - began < 5
+    gate.open()
+    closing.join(30)
+    assert inference.result()["OUTPUT0"].tolist() == [1.0]
+
+
+def test_a_handler_that_wants_what_it_has_interrupted_is_told(start, monkeypatch):
+    """Waiting would be for ever: the result is on its way, in the very thread that waits."""
+    inference = start().model("one").submit(ONES)
+    told = []
+    read = _completion.read
+
+    def interrupting(*arguments):
+        if not told:
+            with pytest.raises(
+                InternalError, match="a signal handler or a finalizer waits"
+            ) as error:
+                inference.result()
+            told.append(error)
+        return read(*arguments)
+
+    monkeypatch.setattr(_completion, "read", interrupting)
+    assert inference.result()["OUTPUT0"].tolist() == [1.0]
+    assert told
