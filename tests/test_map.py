@@ -8,6 +8,7 @@ import gc
 import io
 import itertools
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -286,6 +287,30 @@ def test_an_abandoned_async_map_cancels_what_is_in_flight(echo, gate):
             await until(lambda queue=queue: not queue.in_flight)
 
     asyncio.run(main())
+
+
+@WAYS
+@ORDERS
+def test_a_map_that_was_dropped_with_errors_unread_is_gone(echo, ordered, way):
+    """The errors know where they were raised, and that knows the map."""
+    items = [{"INPUT0": ["x"]}] * 8
+
+    async def start():
+        responses = echo.async_map(items, ordered=ordered)
+        with pytest.raises(TypeError, match="expected a number"):
+            await anext(responses)
+        return weakref.ref(responses)
+
+    if way == "map":
+        responses = echo.map(items, ordered=ordered)
+        with pytest.raises(TypeError, match="expected a number"):
+            next(responses)
+        dropped = weakref.ref(responses)
+        del responses
+    else:
+        dropped = {"asyncio": asyncio.run, "uvloop": uvloop.run}[way](start())
+    gc.collect()
+    assert dropped() is None
 
 
 @ORDERS

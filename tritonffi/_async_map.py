@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from tritonffi._asyncio import queue_here, resolve, set_future
+from tritonffi._asyncio import call_in, queue_here, resolve, set_future
 from tritonffi._closing import Unique
 from tritonffi._completion import Inference
 from tritonffi._errors import ClosedError
@@ -104,7 +104,8 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         self._failure: Exception | None = None
         self._results = AwaitedResults()
         # In order of submission, where that is the order wanted.
-        self._row: deque[Mapped | Exception] = deque()
+        self._row: deque[Inference | None] = deque()
+        self._errors: deque[Exception] = deque()  # None in the rows is one of these: see `_map`
         # The next item of an iterable that has to be awaited.
         self._coming: list[asyncio.Future[Inputs | Request]] = []
         self._finalizer = weakref.finalize(self, _leave, self._row, self._results, self._coming)
@@ -173,14 +174,18 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         """Return what is to be handed out, if it is there."""
         finished = self._results.finished
         if not self._ordered:
-            return finished.popleft() if finished else None
+            return self._pop(finished) if finished else None
         finished.clear()
         if not self._row:
             return None
         head = self._row[0]
         if isinstance(head, Mapped) and head.key in self._results.unreported:
             return None
-        return self._row.popleft()
+        return self._pop(self._row)
+
+    def _pop(self, row: deque[Inference | None]) -> Inference | Exception:
+        head = row.popleft()
+        return self._errors.popleft() if head is None else head
 
     def _fill(self) -> None:
         """Submit items until there are enough in flight, or the next has to be awaited."""
@@ -207,15 +212,15 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
             self._start(item)
 
     def _start(self, item: Inputs | Request) -> None:
-        entry: Mapped | Exception
+        entry: Mapped | None = None
         try:
             entry = self._submit(item, self._queue, self._results)
         except Exception as error:  # noqa: BLE001 (likewise)
-            entry = error
-            if not self._ordered:
-                self._results.finished.append(entry)
+            self._errors.append(error)
         if self._ordered:
             self._row.append(entry)
+        elif entry is None:
+            self._results.finished.append(None)
 
     def _has_room(self) -> bool:
         if self._ordered:
@@ -262,7 +267,7 @@ async def _item(source: AsyncIterator[Inputs | Request]) -> Inputs | Request:
 
 
 def _leave(
-    row: deque[Mapped | Exception],
+    row: deque[Inference | None],
     results: AwaitedResults,
     coming: list[asyncio.Future[Inputs | Request]],
 ) -> None:
@@ -273,7 +278,6 @@ def _leave(
     results.finished.clear()
     row.clear()
     for future in coming:
-        if not future.get_loop().is_closed():
-            future.cancel()
+        call_in(future.get_loop(), future.cancel)
     coming.clear()
     results.wake()

@@ -183,14 +183,20 @@ class AwaitedFeed(Awaited, Feed):
         Feed.__init__(self, queue, model_name, request_id, timeout, pins, max_pending=max_pending)
 
 
-def resolve(waiter: asyncio.Future[None]) -> None:
-    """Wake who waits for a future, from whichever thread; where its loop is closed, nobody does."""
-    loop = waiter.get_loop()
+def call_in(
+    loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object
+) -> None:
+    """Make a call in an event loop, from whichever thread; none where the loop is closed."""
     if _is_running(loop):
-        set_future(waiter)
+        call(*arguments)
     else:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(set_future, waiter)
+        with suppress(RuntimeError):  # it is closed
+            loop.call_soon_threadsafe(call, *arguments)
+
+
+def resolve(waiter: asyncio.Future[None]) -> None:
+    """Wake who waits for a future, from whichever thread."""
+    call_in(waiter.get_loop(), set_future, waiter)
 
 
 def set_future(waiter: asyncio.Future[None]) -> None:
@@ -220,10 +226,6 @@ def queue_here(lifecycle: Lifecycle) -> LoopQueue:
         lifecycle.adopt(queue)
         lifecycle.left[queue] = None  # whether the loop is closed is seen only by looking
         lifecycle.loops[loop] = queue
-        if lifecycle.is_closed:  # perhaps only just, and then nobody else would close the queue
-            lifecycle.release(queue)
-            del lifecycle.loops[loop]
-            raise lifecycle.refusal()
     return queue
 
 

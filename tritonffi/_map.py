@@ -38,15 +38,16 @@ class Results:
     """Inferences of one map in the order in which they become over.
 
     Attributes:
-        finished: Those to be handed out, and what was raised instead of submitting one.
+        finished: Those to be handed out; None: an error is, which the map itself has.
         unreported: Those in flight that are not in ``finished``, by key.
     """
 
     __slots__ = ("_lock", "finished", "unreported")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # the server's close reports too
-        self.finished: deque[Inference | Exception] = deque()
+        # The server's close reports too, also from a signal handler that interrupted this thread.
+        self._lock = threading.RLock()
+        self.finished: deque[Inference | None] = deque()
         self.unreported: dict[int, Mapped] = {}
 
     def report(self, inference: Mapped) -> None:
@@ -127,7 +128,10 @@ class ResponseMap(Closing, Iterator[T_co]):
         self._queue = queue
         self._return_errors = return_errors
         self._failure: Exception | None = None
-        self._row: deque[Inference | Exception] = deque()
+        # What the finalizer has must not lead back to the map, or it would keep it: an error does,
+        # by its traceback. So errors stand in a row of their own, and None in their places.
+        self._row: deque[Inference | None] = deque()
+        self._errors: deque[Exception] = deque()
         self._finalizer = self._finalize()
         self._finalizer.atexit = False
 
@@ -160,7 +164,11 @@ class ResponseMap(Closing, Iterator[T_co]):
             self._fill(self._in_flight - len(row))
         if not row:
             self._end()
-        return row.popleft()
+        return self._pop()
+
+    def _pop(self) -> Inference | Exception:
+        head = self._row.popleft()
+        return self._errors.popleft() if head is None else head
 
     def _is_ready(self) -> bool:
         """Return whether the next response is there.
@@ -196,7 +204,12 @@ class ResponseMap(Closing, Iterator[T_co]):
             self._add(self._submit(items))
 
     def _add(self, entries: list[Inference | Exception]) -> None:
-        self._row.extend(entries)
+        for entry in entries:
+            if isinstance(entry, Exception):
+                self._errors.append(entry)
+                self._row.append(None)
+            else:
+                self._row.append(entry)
 
     def _end(self) -> None:
         """Raise what ends the iteration."""
@@ -261,7 +274,7 @@ class CompletedMap(ResponseMap[T_co]):
             if self._source is not None and (present <= self._in_flight // 2 or not row):
                 self._fill(self._in_flight - present)
             if row:
-                return row.popleft()
+                return self._pop()
             if results.is_empty():
                 self._end()
             if not queue.wait_any(results.deadline(), wakes):
@@ -269,14 +282,14 @@ class CompletedMap(ResponseMap[T_co]):
 
     def _add(self, entries: list[Inference | Exception]) -> None:
         """Inferences come into the row by themselves, when they are over."""
-        self._row.extend(entry for entry in entries if isinstance(entry, Exception))
+        super()._add([entry for entry in entries if isinstance(entry, Exception)])
 
 
-def cancel_all(row: deque[Inference | Exception]) -> None:
+def cancel_all(row: deque[Inference | None]) -> None:
     """Cancel what is in flight of a map that nobody reads any more."""
     while row:
         entry = row.popleft()
-        if isinstance(entry, Inference) and not entry.is_over:
+        if entry is not None and not entry.is_over:
             entry.cancel()
 
 
