@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import _backend
 import pytest
+from _ensemble import ensemble
 
 from tritonffi import (
     InternalError,
@@ -346,6 +347,14 @@ def test_a_line_that_another_thread_hands_on_is_waited_for(server, records):
         assert handled.is_set()
     finally:
         LOGGER.removeHandler(slow)
+
+
+def test_ensembles_are_quiet_where_there_is_no_gpu(server, records):
+    """Triton calls it an error that it has no stream of CUDA's, and goes on well without."""
+    model = ensemble(server, "quiet", ["batched", "batched"])
+    model.infer({"X": [[1.0]]})
+    server.unload("quiet")
+    assert [r.getMessage() for r in records.records if r.levelno > logging.INFO] == []
 
 
 def test_a_handler_may_use_the_server(server, records):

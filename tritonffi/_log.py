@@ -51,8 +51,8 @@ _LINE = (
     r"|\d+-\d\d-\d\dT\d\d:\d\d:\d\dZ (?P<iso_level>[IWEFV]))"
     r" \d+ (?P<file>[^\s:]+):(?P<line>\d+)\] (?P<text>.*)$"
 )
-# What every start on a machine without a GPU says, every start of a second server, and every load
-# from a config alone, at levels that do not fit: it works all the same.
+# What every start and every ensemble on a machine without a GPU says, every start of a second
+# server, and every load from a config alone, at levels that do not fit: it works all the same.
 _NOISE = (
     "CudaDriverHelper has not been initialized",
     "Unable to allocate pinned system memory",
@@ -61,6 +61,8 @@ _NOISE = (
     "Failed to load libcuda",
     "New pinned memory pool of size",
     "New CUDA memory pools could not be created",
+    "CUDA driver version is insufficient for CUDA runtime version",
+    "failed to allocate pinned system memory: no pinned memory pool",
     "Failed to set config modification time: model_config_content_name_ is empty",
 )
 _RECENT = 2000
