@@ -47,6 +47,10 @@ typedef struct function_batch {
   uint64_t exec_start_ns;
   uint64_t compute_start_ns;
   uint32_t references;
+  uint32_t worker; /* the instance's */
+  struct function_batch *next_lingering; /* under the lock of linger.c */
+  int32_t linger_asleep; /* Execute returns when so many threads wait for results */
+  int32_t linger_open;   /* or so many inferences are with Triton */
 } function_batch;
 
 /* The batches that wait for one worker, under the function's lock. */
@@ -79,6 +83,7 @@ struct tffi_function {
   uint32_t input_count;
   uint32_t worker_count;
   uint64_t warm_up_calls;
+  int32_t max_batch_size; /* 0: Triton gathers no requests */
   bool batching;
   bool stacking;
   bool describing;
@@ -126,6 +131,12 @@ void tffi_batch_settle(function_batch *batch);
 /* function.c: one holder less. */
 void tffi_batch_drop(function_batch *batch);
 
+/* linger.c: the batch is about to be answered. */
+void tffi_linger_before(function_batch *batch);
+/* linger.c: it is answered; Execute returns, now or soon. tffi_linger_end must follow before the worker lets go. */
+void tffi_linger_begin(function_batch *batch);
+void tffi_linger_end(const function_batch *batch);
+
 /*
  * gather.c: sorts the requests of one Execute into batches that can be stacked, with their inputs gathered. Requests
  * that cannot be read are answered at once.
@@ -150,6 +161,8 @@ struct TRITONSERVER_Error *tffi_outputs_cut(const function_batch *batch, const t
 /* scatter.c: fills batch->responses[index]: parameters, and the rows of the outputs that the request asked for. */
 struct TRITONSERVER_Error *tffi_response_fill(const function_batch *batch, uint32_t index, const tffi_result *result,
                                               const tffi_cut *cuts);
+/* scatter.c: claims a batch and answers it, unless the result does not fit or the batch was abandoned. Settling is left. */
+struct TRITONSERVER_Error *tffi_batch_answer(function_batch *batch, const tffi_result *result, bool *answered);
 /* scatter.c: counts a batch of one request that succeeded. */
 void tffi_batch_report(function_batch *batch, const tffi_timing *at);
 

@@ -12,7 +12,10 @@
 
 #include "batch.h"
 
-enum { MESSAGE_SIZE = 512 };
+enum {
+  MESSAGE_SIZE = 512,
+  MOMENT_NS = 1000000 /* that a worker waits for its next batch with the last one in its hands */
+};
 
 static struct {
   pthread_mutex_t lock;
@@ -79,6 +82,7 @@ tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token
   function->stacking = spec->stacking;
   function->describing = spec->describing;
   function->decoupled = spec->decoupled;
+  function->max_batch_size = spec->stacking ? spec->max_batch_size : 0;
   function->warm_up_calls = spec->warm_up_calls;
   function->input_count = spec->input_count;
   function->worker_count = spec->worker_count > 0 ? spec->worker_count : 1;
@@ -253,6 +257,15 @@ static function_batch *queue_take(worker_queue *queue)
   return batch;
 }
 
+/* The memory of the inputs that nobody has taken over. */
+static void free_inputs(function_batch *batch)
+{
+  for (uint32_t i = 0; i < batch->shown.input_count; i++) {
+    tffi_buffer_release(batch->shown.inputs[i].buffer);
+    batch->shown.inputs[i].buffer = NULL;
+  }
+}
+
 tffi_wait tffi_function_next(tffi_function *function, uint32_t worker, int64_t timeout_ns, tffi_batch **batch)
 {
   const bool timed = timeout_ns >= 0;
@@ -287,6 +300,28 @@ tffi_wait tffi_function_next(tffi_function *function, uint32_t worker, int64_t t
   }
   pthread_mutex_unlock(&function->lock);
   return result;
+}
+
+void tffi_batch_exchange(tffi_batch **batch, const tffi_result *result, struct TRITONSERVER_Error **error)
+{
+  tffi_batch *shown = *batch;
+  function_batch *mine = (function_batch *)shown;
+  bool answered = false;
+  *error = NULL;
+  free_inputs(mine);
+  if (result != NULL) {
+    tffi_linger_before(mine);
+    *error = tffi_batch_answer(mine, result, &answered);
+  }
+  if (*error != NULL) {
+    return;
+  }
+  if (answered) {
+    tffi_linger_begin(mine);
+  }
+  tffi_function_next(mine->function, mine->worker, MOMENT_NS, batch);
+  tffi_linger_end(mine);
+  tffi_batch_release(shown);
 }
 
 uint32_t tffi_function_executing(const tffi_function *function)
@@ -376,9 +411,7 @@ void tffi_batch_drop(function_batch *batch)
   if (__atomic_sub_fetch(&batch->references, 1, __ATOMIC_ACQ_REL) != 0) {
     return;
   }
-  for (uint32_t i = 0; i < batch->shown.input_count; i++) {
-    tffi_buffer_release(batch->shown.inputs[i].buffer);
-  }
+  free_inputs(batch);
   pthread_cond_destroy(&batch->answered);
   free(batch->described);
   free(batch);

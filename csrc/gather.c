@@ -228,6 +228,7 @@ static function_batch *gather(function_instance *instance, reading *const *membe
     return NULL;
   }
   batch->instance = instance;
+  batch->worker = instance->worker;
   batch->shown.is_warm_up = instance->is_warming_up;
   batch->exec_start_ns = exec_start_ns;
   int64_t *rows = (int64_t *)(uintptr_t)batch->shown.rows; /* const for the reader */

@@ -29,6 +29,7 @@ static void finish_if_last(tffi_slot *slot)
   free(slot->wanted);
   slot->wanted = NULL;
   final->done = true;
+  tffi_linger_closed();
   if (__atomic_load_n(&slot->lost, __ATOMIC_RELAXED)) {
     final->has_response = true;
     tffi_completion_set_error(final, TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one of the responses; it was dropped");
@@ -139,11 +140,13 @@ static struct TRITONSERVER_Error *hand_over(struct TRITONSERVER_Server *server, 
   if (error == NULL) {
     /* From here the callbacks may run, on this thread too, and the slot may be another inference's on return. */
     *token = slot->token;
+    tffi_linger_opened();
     error = TRITONSERVER_ServerInferAsync(server, irequest, trace);
     if (error == NULL) {
       return NULL;
     }
     *token = 0;
+    tffi_linger_closed();
   }
   pthread_mutex_lock(&slot->request_lock);
   slot->request = NULL;

@@ -89,6 +89,7 @@ typedef struct tffi_slot {
   tffi_completion *first, *last;                  /* completions not yet taken */
   struct tffi_slot *ready_next, *ready_previous;  /* in the queue's list of slots with completions and no sleeper */
   uint32_t sleepers;
+  uint32_t unwoken; /* sleepers that no push has woken yet */
   uint64_t pushed; /* completions so far */
   bool is_ready;   /* in that list */
   bool done;       /* the `done` completion is in the slot's list */
@@ -134,6 +135,16 @@ tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key);
 void tffi_slot_give_back(tffi_slot *slot);
 /* Appends a completion to the slot's list and wakes whoever wants it. After one that is `done` the slot is not the caller's any more. */
 void tffi_slot_push(tffi_slot *slot, tffi_completion *completion);
+
+/* linger.c: one more inference is with Triton, or one less. */
+void tffi_linger_opened(void);
+void tffi_linger_closed(void);
+/*
+ * linger.c: one more thread sleeps until a completion comes, or so many less; `unwoken` counts them where they sleep, under
+ * the lock there. A thread is awake from the push on that wakes it, or when it wakes of itself, whichever is first.
+ */
+void tffi_linger_asleep(uint32_t *unwoken);
+void tffi_linger_awake(uint32_t *unwoken, uint32_t count);
 
 /* trace.c: the trace becomes an inference's. An error where it is not the caller's any more. */
 struct TRITONSERVER_Error *tffi_trace_give(tffi_trace *trace, struct TRITONSERVER_InferenceTrace **native);

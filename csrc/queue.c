@@ -23,6 +23,7 @@ struct tffi_queue {
   tffi_slot *ready_first, *ready_last;
   uint32_t ready; /* length of that list; read without the lock by the glance */
   uint32_t sleepers;
+  uint32_t unwoken; /* as a slot's */
   uint32_t wakes; /* calls of tffi_queue_wake; read without the lock by those about to wait */
   uint32_t references;
   int fd; /* -1 until asked for */
@@ -244,11 +245,13 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
 
   const uint32_t slot_sleepers = slot->sleepers;
   bool wake_queue = false;
+  tffi_linger_awake(&slot->unwoken, slot_sleepers);
   if (slot_sleepers == 0) {
     if (!slot->is_ready) {
       link_ready(queue, slot);
     }
     wake_queue = queue->sleepers > 0;
+    tffi_linger_awake(&queue->unwoken, 1);
     if (queue->fd >= 0 && !queue->fd_is_set) {
       /* Under the lock, because the descriptor closes with the queue. It cannot block: the counter is 0. */
       queue->fd_is_set = eventfd_write(queue->fd, 1) == 0;
@@ -305,13 +308,12 @@ static tffi_completion *take_ready(tffi_queue *queue)
 }
 
 /* Sleeps until signalled or, where there is one, until the deadline; false: the deadline has passed. */
-static bool sleep_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *deadline)
+static bool sleep_until(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *deadline, uint32_t *unwoken)
 {
-  if (deadline == NULL) {
-    pthread_cond_wait(cond, lock);
-    return true;
-  }
-  return pthread_cond_timedwait(cond, lock, deadline) != ETIMEDOUT;
+  tffi_linger_asleep(unwoken);
+  const int result = deadline == NULL ? pthread_cond_wait(cond, lock) : pthread_cond_timedwait(cond, lock, deadline);
+  tffi_linger_awake(unwoken, 1);
+  return result != ETIMEDOUT;
 }
 
 tffi_wait tffi_queue_wait(tffi_queue *queue, uint32_t wakes, int64_t timeout_ns, tffi_completion **completions)
@@ -330,7 +332,7 @@ tffi_wait tffi_queue_wait(tffi_queue *queue, uint32_t wakes, int64_t timeout_ns,
   }
   while (queue->ready_first == NULL && queue->wakes == wakes && in_time && queue->is_open) {
     queue->sleepers += 1;
-    in_time = sleep_until(&queue->arrived, &queue->lock, deadline);
+    in_time = sleep_until(&queue->arrived, &queue->lock, deadline, &queue->unwoken);
     queue->sleepers -= 1;
   }
   tffi_wait result = TFFI_WAIT_READY;
@@ -362,7 +364,7 @@ tffi_wait tffi_inference_wait(uint64_t token, uint32_t wakes, int64_t timeout_ns
   }
   while (slot->token == token && slot->first == NULL && queue->wakes == wakes && in_time && queue->is_open) {
     slot->sleepers += 1;
-    in_time = sleep_until(&slot->arrived, &queue->lock, deadline);
+    in_time = sleep_until(&slot->arrived, &queue->lock, deadline, &slot->unwoken);
     slot->sleepers -= 1;
   }
   if (slot->token != token) {

@@ -303,21 +303,29 @@ static void answer(function_batch *batch, const tffi_result *result, const tffi_
       tffi_discard(TRITONBACKEND_ResponseSend(batch->responses[i], TRITONSERVER_RESPONSE_COMPLETE_FINAL, shown));
     }
     tffi_discard(errors[i]);
+    release(batch->requests[i]); /* so that who waits for it goes on, while the others are sent */
   }
-  for (uint32_t i = 0; i < count; i++) {
-    release(batch->requests[i]);
+}
+
+struct TRITONSERVER_Error *tffi_batch_answer(function_batch *batch, const tffi_result *result, bool *answered)
+{
+  tffi_cut *cuts = NULL;
+  struct TRITONSERVER_Error *error = tffi_outputs_cut(batch, result, &cuts);
+  *answered = error == NULL && tffi_batch_claim(batch);
+  if (*answered) {
+    answer(batch, result, cuts);
   }
+  free(cuts);
+  return error;
 }
 
 struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *shown, const tffi_result *result)
 {
   function_batch *batch = (function_batch *)shown;
-  tffi_cut *cuts = NULL;
-  struct TRITONSERVER_Error *error = tffi_outputs_cut(batch, result, &cuts);
-  if (error == NULL && tffi_batch_claim(batch)) {
-    answer(batch, result, cuts);
+  bool answered = false;
+  struct TRITONSERVER_Error *error = tffi_batch_answer(batch, result, &answered);
+  if (answered) {
     tffi_batch_settle(batch);
   }
-  free(cuts);
   return error;
 }

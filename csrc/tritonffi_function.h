@@ -49,6 +49,7 @@ typedef struct {
   uint64_t warm_up_calls;    /* of each instance */
   uint32_t input_count;
   uint32_t worker_count; /* as many as the model has instances */
+  int32_t max_batch_size; /* rows that Triton's batcher gathers at most; 0: the model has none */
   bool batching;         /* arrays have a batch axis */
   bool stacking;         /* requests that fit together become one call; only with a batch axis, not if decoupled */
   bool decoupled;        /* tffi_batch_send and tffi_batch_end answer */
@@ -102,6 +103,13 @@ typedef struct {
  * do not fit the batch and nothing was sent: tffi_batch_fail must follow. On an abandoned batch nothing happens.
  */
 struct TRITONSERVER_Error *tffi_batch_finish(tffi_batch *batch, const tffi_result *result);
+/*
+ * tffi_batch_finish, tffi_batch_release and tffi_function_next in one, so that a worker takes the GIL once for each
+ * batch; without a result the batch is answered already. *batch is then the instance's next, which is waited for a moment
+ * only, NULL where none came: so that what the answered batch has left in Python is not kept for long. *error is what
+ * tffi_batch_finish returns; after one the batch is still the worker's.
+ */
+void tffi_batch_exchange(tffi_batch **batch, const tffi_result *result, struct TRITONSERVER_Error **error);
 /*
  * Of decoupled models, whose batches are one request each: sends one response, after which the batch runs on. An error
  * means that nothing was sent. On an abandoned batch nothing happens.

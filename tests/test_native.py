@@ -143,6 +143,12 @@ def test_traces_are_released_once_by_any_thread(build, sanitizer):
     run(build("traces", sanitizer))
 
 
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_an_instance_lingers_until_more_can_have_come(build, sanitizer):
+    """As many in flight as before, half of them under a waiting thread, a new one, or late."""
+    run(build("linger", sanitizer))
+
+
 def test_a_forked_child_never_waits_for_a_thread_that_is_not_there(build):
     """300 forks while four threads hold the locks: the child lets go of all and starts anew."""
     run(build("threads", "plain"), "forks")

@@ -11,25 +11,25 @@ import contextlib
 import functools
 import itertools
 import logging
+import threading
 import traceback
 from typing import TYPE_CHECKING
 
-from tritonffi._call import check
+from tritonffi._call import check, take_error
 from tritonffi._errors import CancelledError, InternalError, TritonError
 from tritonffi._function_context import RunningBatch, read_context
+from tritonffi._function_inputs import give_back, read_inputs
 from tritonffi._native import ffi, lib
-from tritonffi._tensor import from_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from tritonffi._call import CFunction
     from tritonffi._function_config import Declared
     from tritonffi._function_context import Context
+    from tritonffi._function_inputs import Owners
     from tritonffi._function_results import ResultWriter
     from tritonffi._function_target import Instance
     from tritonffi._native import CData
-    from tritonffi._tensor import Array
 
 logger = logging.getLogger("tritonffi.functions")
 
@@ -46,6 +46,7 @@ class Serving:
         *,
         writer: ResultWriter,
         note_warm_up: Callable[[BaseException], None],
+        busy: set[threading.Thread],
     ) -> None:
         """
         Keep what all calls have in common.
@@ -57,6 +58,7 @@ class Serving:
             inputs: What the model takes.
             writer: Makes C structs of results.
             note_warm_up: Told what the callable raises in a warm-up, before Triton is.
+            busy: Holds the thread that serves as long as it is in the callable.
         """
         self._name = name
         self._number = number
@@ -64,18 +66,42 @@ class Serving:
         self._inputs = inputs
         self._writer = writer
         self._note_warm_up = note_warm_up
+        self._busy = busy
+        self._error = ffi.new("struct TRITONSERVER_Error **")
 
     def serve(self, batch: CData) -> None:
         """
-        Call the callable on a batch and answer it.
+        Serve a batch, and those that come right after it.
 
         Args:
-            batch: A ``tffi_batch *`` that runs; it stays the caller's.
+            batch: A ``tffi_batch **``: one that runs, and none in the end.
+        """
+        worker = threading.current_thread()
+        while batch[0]:
+            self._busy.add(worker)
+            try:
+                result, held = self._answer(batch[0])
+            finally:
+                self._busy.discard(worker)
+            # One call, so that this thread has to take the GIL once for each batch.
+            lib.tffi_batch_exchange(batch, result, self._error)
+            del result, held
+            if self._error[0]:
+                self._fail(batch[0], take_error(self._error[0]), InternalError.code)
+                lib.tffi_batch_exchange(batch, ffi.NULL, self._error)
+
+    def _answer(self, batch: CData) -> tuple[CData, object]:
+        """
+        Call the callable on a batch.
+
+        Returns:
+            The ``tffi_result *`` to answer with, NULL where it is answered already, and what must
+            live as long as that is used.
         """
         # Only who asks for the requests can ask whether they are cancelled.
         running = RunningBatch(batch) if batch.requests else None
         try:
-            self._answer(batch, running)
+            return self._call(batch, running)
         except _WrongResultError as wrong:
             self._fail(batch, wrong.error, InternalError.code)
         except BaseException as error:  # noqa: BLE001 -- SystemExit too is a failure of the call
@@ -86,25 +112,35 @@ class Serving:
                 self._note_warm_up(error)
             code = error.code if isinstance(error, TritonError) else InternalError.code
             self._fail(batch, error, code)
+        return ffi.NULL, None
 
-    def _answer(self, batch: CData, running: RunningBatch | None) -> None:
+    def _call(self, batch: CData, running: RunningBatch | None) -> tuple[CData, object]:
         context: dict[str, Context] = {}
         if running is not None:
             context["context"] = read_context(batch, running, self._name, self._number)
         is_cancelled = functools.partial(_is_cancelled, batch)
-        if self._instance.is_decoupled:
-            generator = self._instance.generate(self._arrays(batch), context, is_cancelled)
-            try:
-                self._stream(batch, generator)
-            finally:
-                if running is not None:
-                    running.end()
-            lib.tffi_batch_end(batch)
-        else:
-            results = [self._instance.call(self._arrays(batch), context, is_cancelled)]
+        owners: Owners = []
+        try:
+            if self._instance.is_decoupled:
+                generator = self._instance.generate(
+                    read_inputs(batch, self._inputs, owners), context, is_cancelled
+                )
+                try:
+                    self._stream(batch, generator)
+                finally:
+                    if running is not None:
+                        running.end()
+                lib.tffi_batch_end(batch)
+                return ffi.NULL, None
+            # In a list, because a traceback that somebody keeps keeps this frame too.
+            results = [
+                self._instance.call(read_inputs(batch, self._inputs, owners), context, is_cancelled)
+            ]
             if running is not None:
                 running.end()
-            self._send(lib.tffi_batch_finish, batch, results.pop())
+            return self._write(batch, results.pop())
+        finally:
+            give_back(owners)
 
     def _stream(self, batch: CData, generator: Generator[object, None, None]) -> None:
         """
@@ -117,39 +153,25 @@ class Serving:
                 results = list(itertools.islice(generator, 1))
                 if not results:
                     return
-                self._send(lib.tffi_batch_send, batch, results.pop())
+                result, held = self._write(batch, results.pop())
+                try:
+                    check(lib.tffi_batch_send(batch, result))
+                except TritonError as error:
+                    raise _WrongResultError(error) from None
+                del result, held
         raise CancelledError("the request was cancelled")
 
-    def _send(self, send: CFunction, batch: CData, value: object) -> None:
+    def _write(self, batch: CData, value: object) -> tuple[CData, object]:
         """
-        Check a result and have C send it.
+        Check a result and write it for C.
 
         Raises:
             _WrongResultError: It is not what was declared.
         """
         try:
-            result, held = self._writer.write(batch, value)
-            check(send(batch, result))
-            del held
+            return self._writer.write(batch, value)
         except BaseException as error:  # noqa: BLE001 -- a result may run code of its own
             raise _WrongResultError(error) from None
-
-    def _arrays(self, batch: CData) -> dict[str, Array]:
-        """Make the arrays over the gathered inputs, which take the memory over from the batch."""
-        arrays: dict[str, Array] = {}
-        tensors = batch.inputs
-        for index, declared in enumerate(self._inputs):
-            tensor = tensors[index]
-            if not tensor.buffer:
-                continue
-            size = tensor.byte_size
-            owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, size)
-            tensor.buffer = ffi.NULL
-            shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
-            arrays[declared.name] = from_tensor(
-                tensor.datatype, shape, owner, size, f"input {declared.name!r}", writable=False
-            )
-        return arrays
 
     def _fail(self, batch: CData, error: BaseException, code: int) -> None:
         """Answer a batch with an exception, and tell it to those who read logs."""

@@ -6,8 +6,9 @@ Triton collects requests into a batch and calls the backend, which is this very 
 C, the inputs of the batch are gathered and handed to one of the model's workers, a Python thread
 that sits in `tffi_function_next` without the GIL. It calls the callable with arrays over the
 gathered memory, which is the batch's own and lives as long as any array over it, and hands the
-results back to C, where each request gets its rows. A failure is the answer to exactly the requests
-of its batch; the worker goes on.
+results back to C, where each request gets its rows; the same call waits for the next batch, so that
+there is one exchange of the GIL for each (csrc/linger.c tells what Triton does meanwhile). A
+failure is the answer to exactly the requests of its batch; the worker goes on.
 
 What the callable is called with is told in `_calling`, what it may return in `_function_results`,
 what else may stand in its place in `_function_target`; `_function_serving` is one call of it.
@@ -128,6 +129,7 @@ class FunctionModel:
                 "warm_up_calls": made.warm_up_calls,
                 "input_count": len(input_names),
                 "worker_count": made.instances,
+                "max_batch_size": max_batch_size if "dynamic_batching" in made.config else 0,
                 "batching": made.is_batching,
                 "stacking": made.is_batching and batch and not self._is_decoupled,
                 "decoupled": self._is_decoupled,
@@ -296,7 +298,6 @@ class FunctionModel:
             self._leave(instance)
 
     def _serve_all(self, number: int, instance: Instance) -> None:
-        me = threading.current_thread()
         function = self._function
         batch = ffi.new("tffi_batch **")
         serve = Serving(
@@ -306,17 +307,14 @@ class FunctionModel:
             self._inputs,
             writer=self._writer,
             note_warm_up=self._note_warm_up,
+            busy=self._busy,
         ).serve
         _serving.set(self)
         while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
-            self._busy.add(me)
-            try:
-                # Whatever still comes out of there is a failure to tell of a failure.
-                with contextlib.suppress(BaseException):
-                    serve(batch[0])
-            finally:
-                lib.tffi_batch_release(batch[0])
-                self._busy.discard(me)
+            # Whatever still comes out of there is a failure to tell of a failure.
+            with contextlib.suppress(BaseException):
+                serve(batch)
+            lib.tffi_batch_release(batch[0])
 
     def _note_warm_up(self, error: BaseException) -> None:
         if self._warm_up_error is None:

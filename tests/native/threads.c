@@ -261,7 +261,10 @@ static void buffers(void)
   tffi_pool_set_limit(0);
 }
 
-/* Function models: instances that execute, workers that answer, and in the end somebody who gives up. */
+/*
+ * Function models: instances that execute, workers that answer, in one call and in several, and in the end somebody who
+ * gives up.
+ */
 static tffi_function *function;
 static struct TRITONBACKEND_ModelInstance *instances[2];
 
@@ -314,6 +317,36 @@ static void *answer(void *given)
   return NULL;
 }
 
+static void *answer_and_go_on(void *given)
+{
+  task *me = given;
+  tffi_batch *batch = NULL;
+  while (tffi_function_next(function, 1, -1, &batch) != TFFI_WAIT_GONE) {
+    while (batch != NULL) {
+      me->count++;
+      tffi_tensor output = batch->inputs[0];
+      tffi_buffer *kept = NULL;
+      output.name = "y";
+      const tffi_result result = {.outputs = &output, .output_count = 1};
+      const bool fails = me->count % 5 == 0;
+      if (fails) {
+        tffi_batch_fail(batch, TRITONSERVER_ERROR_INTERNAL, "no");
+      } else { /* the result lies in memory of the input's, as where a callable returns that */
+        kept = batch->inputs[0].buffer;
+        batch->inputs[0].buffer = NULL;
+      }
+      struct TRITONSERVER_Error *error = NULL;
+      tffi_batch_exchange(&batch, fails ? NULL : &result, &error);
+      if (error != NULL) {
+        TRITONSERVER_ErrorDelete(error);
+        tffi_batch_exchange(&batch, NULL, &error);
+      }
+      tffi_buffer_release(kept);
+    }
+  }
+  return NULL;
+}
+
 static void functions(bool abandon)
 {
   enum { INSTANCES = 2 };
@@ -328,7 +361,8 @@ static void functions(bool abandon)
     CHECK(TRITONBACKEND_ModelInstanceInitialize(instances[i]) == NULL);
   }
   CHECK(tffi_function_set_loaded(function) == NULL);
-  start(answerers, INSTANCES, answer, NULL, 0);
+  start(answerers, 1, answer, NULL, 0);
+  start(answerers + 1, 1, answer_and_go_on, NULL, 0);
   start(executors, INSTANCES, execute, NULL, 0);
   if (abandon) {
     usleep(2000);
