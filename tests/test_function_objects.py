@@ -379,7 +379,7 @@ def test_an_object_whose_call_was_given_up_is_finalized_after_it():
     held.may_go.set()
     worker.join(30)
     assert Slow.finalized.is_set()
-    with pytest.raises(Exception, match="given up"):
+    with pytest.raises(Exception, match="before its function answered"):
         pending.result()
     held.calls.clear()
 
