@@ -7,6 +7,7 @@ old, of another API, or hard to load cannot be had, so these are small ones of C
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -323,3 +324,19 @@ print(json.dumps([is_self(path) for path in sys.argv[1:]]))
     ]
     assert not third[0]
     assert third[1].startswith(f"{missing} does not load: ")
+
+
+def test_source_without_the_extension_says_what_to_do(tmp_path):
+    """After `pip install .` a Python that is started in the clone finds the source first."""
+    package = Path(_native.__file__).parent
+    shutil.copytree(package, tmp_path / "tritonffi", ignore=shutil.ignore_patterns("*.so"))
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import tritonffi"],  # without what is installed
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    *_, last = done.stderr.splitlines()
+    where = "is source without the extension that is built from it, and Python looks there first"
+    assert last.startswith(f"ImportError: {tmp_path / 'tritonffi'} {where}: start it in another")

@@ -24,8 +24,8 @@ MODULES = sorted(PACKAGE.glob("*.py"))
 
 # Each module may import those before it, and none after it.
 ORDER = [
-    "_interpreter",
     "_native",
+    "_interpreter",
     "_closing",
     "_errors",
     "_enums",

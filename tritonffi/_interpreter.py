@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses subinterpreters: numpy, cffi and Triton are one for the process."""
+"""
+Refuses where nothing would work: a subinterpreter, and a folder of source without the extension.
+
+numpy, cffi and Triton are one for the process.
+"""
 
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 
 def _is_main() -> bool:
@@ -21,3 +26,13 @@ if not _is_main():
         "tritonffi does not work in a subinterpreter: import it in the main one (with mod_wsgi: "
         "WSGIApplicationGroup %{GLOBAL})"
     )
+
+try:
+    importlib.import_module("tritonffi._native")
+except ModuleNotFoundError as error:
+    if error.name != "tritonffi._native":
+        raise
+    raise ImportError(
+        f"{Path(__file__).parent} is source without the extension that is built from it, and "
+        "Python looks there first: start it in another folder, or install with 'pip install -e .'"
+    ) from None
