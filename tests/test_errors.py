@@ -71,6 +71,8 @@ def test_the_context_comes_before_tritons_words():
     """What was being done, then what went wrong."""
     error = raised(lib.TRITONSERVER_ERROR_NOT_FOUND, b"no such version", "model 'x'")
     assert str(error) == "model 'x': no such version"
+    error = raised(lib.TRITONSERVER_ERROR_NOT_FOUND, b"model 'x' has no such version", "model 'x'")
+    assert str(error) == "model 'x' has no such version"
 
 
 def test_an_error_without_words_says_what_it_is():

@@ -43,13 +43,13 @@ def take_error(error: CData, context: str = "") -> TritonError:
 
     Args:
         error: An error object that this process owns; not NULL.
-        context: What was being done; it goes in front of Triton's words.
+        context: What was being done; it goes in front of Triton's words, unless they begin so.
     """
     code: int = lib.TRITONSERVER_ErrorCode(error)
     message = re.sub(_SOURCE, "", string(lib.TRITONSERVER_ErrorMessage(error))).rstrip("\n")
     lib.TRITONSERVER_ErrorDelete(error)
     exception = error_from_code(code, message)
-    if context:
+    if context and not message.startswith(context):
         exception.args = (f"{context}: {exception}",)
     return exception
 
