@@ -409,3 +409,11 @@ def test_closing_the_server_ends_a_map(repository, backend_directory, gate, way,
     assert sorted(kinds) == ["CancelledError"] * 3 + ["ClosedError"] * 2
     if ordered:
         assert kinds == sorted(kinds)
+
+
+@pytest.mark.parametrize("way", ["map", "async_map"])
+def test_one_item_in_place_of_several_is_refused(echo, way):
+    """A mapping can be iterated over too, and its names are no inputs."""
+    with pytest.raises(TypeError) as caught:
+        getattr(echo, way)({"INPUT0": [1.0]})
+    assert str(caught.value) == "model 'echo': map takes an iterable of mappings, not one of them"

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._closing import Closing
@@ -302,8 +302,10 @@ def _leave(queue: CompletionQueue, results: Results) -> None:
     queue.leave()
 
 
-def check_map_keywords(keywords: RequestKeywords, what: str) -> None:
-    """Refuse keywords that there are not, and what cannot be meant for all items alike."""
+def check_map(items: object, keywords: RequestKeywords, what: str) -> None:
+    """Refuse one item, keywords that there are not, and what cannot be meant for all alike."""
+    if isinstance(items, Mapping):  # which is iterable too: its names
+        raise TypeError(f"{what}: map takes an iterable of mappings, not one of them")
     check_keywords(keywords, RequestKeywords.__annotations__, what)
     if keywords.get("out"):
         raise InvalidArgumentError(

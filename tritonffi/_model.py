@@ -15,7 +15,7 @@ from tritonffi._completion import Inference, finish
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._errors import InvalidArgumentError, NotFoundError
 from tritonffi._functions import check_own_call
-from tritonffi._map import CompletedMap, Mapped, ResponseMap, check_map_keywords
+from tritonffi._map import CompletedMap, Mapped, ResponseMap, check_map
 from tritonffi._native import ffi, lib
 from tritonffi._spec import ModelSpec
 from tritonffi._starter import Starter
@@ -320,7 +320,7 @@ class Model(Unique):
         C: ``TRITONSERVER_ServerInferAsync``
         """
         lifecycle = self._lifecycle
-        check_map_keywords(keywords, f"model {self.name!r}")
+        check_map(items, keywords, f"model {self.name!r}")
         check_own_call(lifecycle.functions, self.name)
         start_each = self._starter.start_each
         if ordered:
@@ -379,7 +379,7 @@ class Model(Unique):
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        check_map_keywords(keywords, f"model {self.name!r}")
+        check_map(items, keywords, f"model {self.name!r}")
         return AsyncResponseMap(
             lambda item, queue, results: self._starter.start(
                 functools.partial(AwaitedMapped, results=results), queue, item, keywords
