@@ -292,6 +292,29 @@ def test_what_is_declared_is_what_the_library_exports(library):
     assert len(exported) == 172
 
 
+# What makes a lock that its own thread cannot take again, and where that is no trouble.
+PLAIN_LOCKS = {
+    ("_call", "_running"): "an event: whoever releases it has not acquired it",
+    ("_call", "_lock"): "over two assignments of what no finalizer has",
+    ("_lifecycle", "_stopping"): "under `_closing`, which the closing thread does not enter twice",
+    ("_log", "_delivering"): "the thread that has it is known, and leaves it alone",
+}
+
+
+def test_locks_may_be_taken_again_by_their_thread():
+    """A signal handler, or the garbage collector, may come while it holds one."""
+    plain = set()
+    for path in MODULES:
+        for node in ast.walk(parse(path)):
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+                continue
+            if "threading.Lock()" in ast.unparse(node.value):
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                plain.add((path.stem, ast.unparse(target).removeprefix("self.")))
+            assert "Condition(threading" not in ast.unparse(node.value)
+    assert plain == set(PLAIN_LOCKS)
+
+
 def test_files_are_short_enough_to_be_read():
     """Past 500 lines a file is two."""
     files = [p for folder in ("tritonffi", "csrc") for p in sorted((ROOT / folder).iterdir())]

@@ -151,7 +151,7 @@ class RunningBatch:
 
     def __init__(self, batch: CData) -> None:
         self._batch: CData | None = batch
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._cancelled = [False] * batch.request_count
 
     def is_cancelled(self, index: int) -> bool:

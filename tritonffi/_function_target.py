@@ -224,7 +224,7 @@ class EventLoop:
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False

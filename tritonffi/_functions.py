@@ -253,12 +253,14 @@ class FunctionModel:
         Returns:
             Whether all have left.
         """
+        target = self._target  # whose finalizer shall not run in the lock
         with self._lock:
             self._is_closed = True
             if self._function is not None:
                 lib.tffi_function_close(self._function)
             workers = self._workers - {threading.current_thread()}
             self._release_if_over()
+        del target
         deadline = time.monotonic() + timeout
         for worker in workers:
             if worker not in self._busy or (for_calls and not self._is_abandoned):

@@ -117,7 +117,7 @@ class _NothingThereError(Exception):
     """A place has no library; the text is what is reported for it."""
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _loaded: Library | None = None
 
 

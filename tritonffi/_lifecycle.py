@@ -92,7 +92,7 @@ class Lifecycle:
         self.hidden: set[str] = set()
         self.failed_reloads: set[str] = set()
         self.epoch = 0
-        self.turns: dict[str, threading.Lock] = {}
+        self.turns: dict[str, threading.RLock] = {}
         self.name = options.server_id
         self._library = library
         self._folder = _leftovers.make_folder()

@@ -106,8 +106,8 @@ class LogCapture:
         self._reset()
 
     def _reset(self) -> None:
-        # Reentrant, as other locks here: a signal handler, or the garbage collector with a server
-        # that was dropped, may run `Server.close` in the midst of it.
+        # Reentrant, as other locks here: a signal handler, or a finalizer of the user's that the
+        # garbage collector runs, may run `Server.close` in the midst of it.
         self._lock = threading.RLock()  # over the file and what was read of it
         self._fd = -1
         self._held = 0

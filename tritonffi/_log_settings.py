@@ -65,7 +65,7 @@ class _State:
     """What Triton's log is set to: the C API tells only half of it."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.settings = LogSettings()
         self.is_set = False
 

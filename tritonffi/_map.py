@@ -45,8 +45,7 @@ class Results:
     __slots__ = ("_lock", "finished", "unreported")
 
     def __init__(self) -> None:
-        # The server's close reports too, also from a signal handler that interrupted this thread.
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # the server's close reports too
         self.finished: deque[Inference | None] = deque()
         self.unreported: dict[int, Mapped] = {}
 

@@ -46,7 +46,6 @@ class _Shared:
         buckets: Of all its metrics.
         holders: How many families are open.
         metrics: The ``TRITONSERVER_Metric *`` and how many are open, by labels.
-        lock: Over all of it, and held while one of the handles is used.
     """
 
     def __init__(self, native: CData, buckets: tuple[float, ...]) -> None:
@@ -54,7 +53,6 @@ class _Shared:
         self.buckets = buckets
         self.holders = 0
         self.metrics: dict[_Labels, tuple[CData, int]] = {}
-        self.lock = threading.RLock()
 
     def take(self, labels: _Labels, make: Callable[[], CData]) -> CData:
         """Hold a metric once more."""
@@ -75,15 +73,15 @@ class _Shared:
 _families: dict[str, _Shared] = {}
 # Of every name that has been used: Triton never forgets one.
 _kinds: dict[str, MetricKind] = {}
-_families_lock = threading.RLock()
+# Over all of it, and held while a handle is used. It is one for all families: a finalizer that uses
+# a second one in the midst of a call for a first might wait for a thread that waits for that.
+_lock = threading.RLock()
 
 
 def _forked() -> None:
-    """In a forked child: the locks may be held by threads that are not there."""
-    global _families_lock  # noqa: PLW0603
-    _families_lock = threading.RLock()
-    for shared in _families.values():
-        shared.lock = threading.RLock()
+    """In a forked child: the lock may be held by a thread that is not there."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -135,7 +133,7 @@ class MetricFamily(Closing):
         # The text has a description on one line, and Triton writes it as it gets it.
         escaped = encode(description, "a description").replace(b"\\", rb"\\").replace(b"\n", rb"\n")
         self._metrics: dict[_Labels, Metric] = {}
-        with _families_lock:
+        with _lock:
             shared = _families.get(name)
             if _kinds.get(name, kind) is not kind:
                 raise InvalidArgumentError(
@@ -213,7 +211,7 @@ class MetricFamily(Closing):
 
         C: ``TRITONSERVER_MetricFamilyDelete``, ``TRITONSERVER_MetricDelete``
         """
-        with _families_lock, self._shared.lock:
+        with _lock:
             if self._closed:
                 return
             for metric in list(self._metrics.values()):
@@ -227,7 +225,7 @@ class MetricFamily(Closing):
 
     @contextmanager
     def _open(self) -> Iterator[CData]:
-        with self._shared.lock:
+        with _lock:
             if self._closed:
                 raise ClosedError(f"metric {self.name!r} is closed")
             yield self._shared.native
@@ -236,11 +234,6 @@ class MetricFamily(Closing):
         """Let one of its metrics go; for `Metric.close`, under the lock."""
         self._shared.drop(labels, what)
         del self._metrics[labels]
-
-    @property
-    def lock(self) -> threading.RLock:
-        """What is held while a handle of this family is used."""
-        return self._shared.lock
 
     def _make(self, family: CData, labels: Mapping[str, str], what: str) -> CData:
         out = ffi.new("struct TRITONSERVER_Metric **")
@@ -370,7 +363,7 @@ class Metric(Closing):
 
         C: ``TRITONSERVER_MetricDelete``
         """
-        with self.family.lock:
+        with _lock:
             if self._native is not None:
                 self.family.forget(self._key, self._what())
                 self._native = None
@@ -381,7 +374,7 @@ class Metric(Closing):
 
     @contextmanager
     def _open(self) -> Iterator[CData]:
-        with self.family.lock:
+        with _lock:
             if self._native is None:
                 raise ClosedError(f"{self._what()} is closed")
             yield self._native

@@ -173,7 +173,7 @@ def _turn(lifecycle: Lifecycle, name: str, deadline: float = _NEVER) -> Iterator
         ClosedError: The server was closed meanwhile.
         UnavailableError: The waiting would be for the very callable that waits.
     """
-    turn = lifecycle.turns.setdefault(name, threading.Lock())
+    turn = lifecycle.turns.setdefault(name, threading.RLock())
     while not turn.acquire(timeout=_SLICE_S):
         if lifecycle.is_closed:
             raise lifecycle.refusal()

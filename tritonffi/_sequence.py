@@ -80,7 +80,8 @@ class ModelSequence(Unique):
         self._submit = start
         self._lifecycle = lifecycle
         self._end_inputs = end_inputs
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_submitting = False
         self._has_started = False
         self._has_ended = False
 
@@ -200,6 +201,11 @@ class ModelSequence(Unique):
             request = request_of(inputs, keywords, f"model {self.model_name!r}")
         # Held until it is submitted: what comes second must not overtake what says "start".
         with self._lock:
+            if self._is_submitting:
+                raise InvalidArgumentError(
+                    f"model {self.model_name!r}: a signal handler or a finalizer cannot go on with "
+                    f"sequence {self.id!r} in the midst of a call of it"
+                )
             if self._has_ended:
                 raise InvalidArgumentError(
                     f"model {self.model_name!r}: sequence {self.id!r} has ended"
@@ -207,7 +213,11 @@ class ModelSequence(Unique):
             request = dataclasses.replace(
                 request, correlation_id=self.id, sequence_start=not self._has_started
             )
-            inference = self._submit(make, queue, request, {})
+            self._is_submitting = True
+            try:
+                inference = self._submit(make, queue, request, {})
+            finally:
+                self._is_submitting = False
             self._has_started = True
             self._has_ended = request.sequence_end
             return inference

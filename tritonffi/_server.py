@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import threading
 import time
 import warnings
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,7 @@ from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
     AlreadyExistsError,
     InvalidArgumentError,
+    TritonError,
     UnsupportedError,
     check_keywords,
 )
@@ -43,7 +47,11 @@ if TYPE_CHECKING:
     from tritonffi._options import Path
     from tritonffi._statistics import ServerStatistics
 
+logger = logging.getLogger("tritonffi")
+
 _LATEST = -1
+# How long the garbage collector waits for a server that it has found.
+_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -443,7 +451,11 @@ def _version(folder: pathlib.Path, *, is_cached: bool) -> int:
 
 
 def _forgotten(lifecycle: Lifecycle) -> None:
-    """Close a server that was dropped without `close`."""
+    """Close a server that was dropped without `close`.
+
+    On a thread of its own: the garbage collector runs in whatever thread, which may hold a lock
+    that the close needs, or a thread that it waits for. So it is not waited for to its end, either.
+    """
     if lifecycle.is_closed:
         return
     try:
@@ -453,4 +465,19 @@ def _forgotten(lifecycle: Lifecycle) -> None:
             stacklevel=2,
         )
     finally:  # also where warnings are errors
+        closing = threading.Thread(
+            target=_close,
+            args=(lifecycle,),
+            name="tritonffi: closing garbage",
+            daemon=True,
+        )
+        with suppress(RuntimeError):  # the process ends, and closes by itself what is open
+            closing.start()
+            closing.join(_PATIENCE_S)
+
+
+def _close(lifecycle: Lifecycle) -> None:
+    try:
         lifecycle.close()
+    except (TimeoutError, TritonError) as error:
+        logger.error("a server was dropped, and does not close: %s", error)  # noqa: TRY400

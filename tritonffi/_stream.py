@@ -130,7 +130,7 @@ class ResponseStream(Closing, Iterator[Response]):
         self._feed = feed
         self._release = release
         # Two readers would take each other's responses away and then wait for them.
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()
         self._finalizer = weakref.finalize(self, _forgotten, feed)
         self._finalizer.atexit = False
 

@@ -179,7 +179,7 @@ class Family:
 
     def __init__(self) -> None:
         """Begin without records."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._records: dict[int, TraceRecord] = {}
 
     def record(self, native: CData, number: int) -> TraceRecord:
@@ -240,8 +240,8 @@ def _tensor(tensor: CData, model_name: str) -> TraceTensor:
     shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
     array = None
     if tensor.buffer:
+        tensor.buffer = ffi.NULL  # first: a finalizer may come in between, and read the same trace
         owner = ffi.gc(tensor.data, lib.tffi_buffer_release_data, tensor.byte_size)
-        tensor.buffer = ffi.NULL
         what = f"model {model_name!r}, tensor {name!r}"
         try:
             array = from_tensor(tensor.datatype, shape, owner, tensor.byte_size, what)
