@@ -71,6 +71,7 @@ ORDER = [
     "_rest",
     "capi",
     "_process",
+    "_model_files",
     "_start",
     "_lifecycle",
     "_sequence",

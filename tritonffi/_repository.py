@@ -39,6 +39,7 @@ from tritonffi._errors import (
     UnsupportedError,
 )
 from tritonffi._functions import check_own_unload, is_own_call
+from tritonffi._model_files import check_model, check_repository
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ def load(
         with lifecycle.use():
             if not (lifecycle.repository / name).is_dir():
                 (lifecycle.repository / name / "1").mkdir(parents=True)
+    given = overrides.get("config")
+    for folder in [*_folders(lifecycle, name), lifecycle.repository / name][:1]:
+        check_model(folder, None if given is None else str(given), files or None)
     load_with(lifecycle, name, overrides, timeout)
 
 
@@ -332,6 +336,8 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
 
     def call() -> None:
         with lifecycle.use() as server:
+            for place in lifecycle.options.paths("model_repository"):
+                check_repository(place)
             check(lib.TRITONSERVER_ServerPollModelRepository(server), f"server {lifecycle.name!r}")
 
     mark = _log.capture.mark()
@@ -407,13 +413,22 @@ def unregister(lifecycle: Lifecycle, path: str | os.PathLike[str]) -> None:
 def is_in_repositories(lifecycle: Lifecycle, name: str) -> bool:
     """Say whether a repository of the user's has a model of this name, or might have one."""
     places = [*lifecycle.options.paths("model_repository"), *lifecycle.registered]
-    for place in places:
+    if any(
+        "://" in place or name in lifecycle.registered.get(place, {}).values() for place in places
+    ):
+        return True
+    return bool(_folders(lifecycle, name))
+
+
+def _folders(lifecycle: Lifecycle, name: str) -> list[pathlib.Path]:
+    """List the folders of repositories of the user's that hold the model."""
+    folders = []
+    for place in [*lifecycle.options.paths("model_repository"), *lifecycle.registered]:
         mapping = lifecycle.registered.get(place, {})
-        if name in mapping.values() or "://" in place:
-            return True
-        if name not in mapping and pathlib.Path(place, name).is_dir():
-            return True
-    return False
+        folders += [pathlib.Path(place, key) for key, value in mapping.items() if value == name]
+        if name not in mapping and "://" not in place:
+            folders.append(pathlib.Path(place, name))
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def _place(path: str | os.PathLike[str]) -> str:

@@ -23,6 +23,7 @@ from tritonffi._call import check, json_list, out_bool, owned, string, take_erro
 from tritonffi._enums import ErrorCode, ModelControlMode
 from tritonffi._errors import TritonError, error_from_code
 from tritonffi._log_settings import LogSettings
+from tritonffi._model_files import check_start
 from tritonffi._native import ffi, lib
 from tritonffi._process import process
 
@@ -68,6 +69,7 @@ def new_server(options: ServerOptions, folder: Path) -> CData:
 
     Raises:
         TritonError: As Triton itself says it.
+        InvalidArgumentError: It would wait for a model for ever.
 
     C: ``TRITONSERVER_ServerNew``
     """
@@ -76,6 +78,7 @@ def new_server(options: ServerOptions, folder: Path) -> CData:
     mark = _log.capture.mark()
     context = f"server {options.server_id!r}"
     try:
+        check_start(options)
         with owned(
             "struct TRITONSERVER_ServerOptions *",
             lib.TRITONSERVER_ServerOptionsNew,

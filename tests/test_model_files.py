@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of the python backend without their file, for which Triton would wait for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from tritonffi import InvalidArgumentError, ModelControlMode, Server
+from tritonffi._model_files import check_model
+
+CONFIG = 'name: "m" {} # "python"\n# backend: "python"\n'
+PYTHON = 'backend: "python"'
+
+
+def write(folder, config, *files):
+    """Write a model's folder; a file that ends in a slash is a folder."""
+    for file in files:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if file.endswith("/") else path.touch()
+    (folder / "config.pbtxt").write_text(CONFIG.format(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("config", "files"),
+    [
+        (PYTHON, ["1/model.py"]),
+        (PYTHON, ["2/model.py", "10/model.py", "1/"]),  # only 10 is loaded
+        (PYTHON + ' default_model_filename: "other.py"', ["1/other.py"]),
+        (PYTHON + " version_policy { specific { versions: [1] } }", ["1/model.py", "2/"]),
+        (PYTHON, []),  # no version at all, of which Triton says so
+        ('backend: "tffitest"', ["1/"]),
+        ("backend: 'python_like'", ["1/"]),
+    ],
+)
+def test_what_is_whole_passes(tmp_path, config, files):
+    """And so does what is no model of the python backend."""
+    (tmp_path / "m").mkdir()
+    check_model(write(tmp_path / "m", config, *files))
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "missing"),
+    [
+        (PYTHON, ["1/"], "1/model.py"),
+        (PYTHON, ["1/Model.py", "labels.txt"], "1/model.py"),
+        (PYTHON, ["2/model.py", "10/"], "10/model.py"),
+        (PYTHON + ' default_model_filename: "other.py"', ["1/model.py"], "1/other.py"),
+        ("backend : 'python'", ["1/"], "1/model.py"),
+        (PYTHON + " version_policy { all {} }", ["1/", "2/"], "2/model.py"),
+    ],
+)
+def test_a_missing_file_is_named(tmp_path, config, files, missing):
+    """With the place where it should be."""
+    folder = write(tmp_path / "m", config, *files)
+    with pytest.raises(InvalidArgumentError, match=f"'m': .*/m/{missing} is missing"):
+        check_model(folder)
+
+
+def test_a_link_to_nowhere_is_no_file(tmp_path):
+    """Nor for the process that would open it."""
+    folder = write(tmp_path / "m", PYTHON, "1/")
+    (folder / "1" / "model.py").symlink_to("gone")
+    with pytest.raises(InvalidArgumentError, match="is missing"):
+        check_model(folder)
+
+
+@pytest.mark.parametrize("options", [{}, {"startup_models": ["m"]}, {"exit_on_error": False}])
+def test_a_start_does_not_wait_for_it(tmp_path, options):
+    """Where the model is to be loaded."""
+    write(tmp_path / "m", PYTHON, "1/")
+    with pytest.raises(InvalidArgumentError, match="is missing"):
+        Server(tmp_path, **options)
+
+
+def test_a_load_does_not_wait_for_it(tmp_path):
+    """From a repository, a config, files, or a repository that was added."""
+    write(tmp_path / "a" / "m", PYTHON, "1/")
+    write(tmp_path / "b" / "folder", PYTHON, "1/")
+    python = {"backend": "python"}
+    with Server(tmp_path / "a", startup_models=[]) as server:
+        server.register_repository(tmp_path / "b", {"folder": "mapped"})
+        for name, config, files in (
+            ("m", None, None),
+            ("m", python, None),
+            ("m", {**python, "default_model_filename": "x.py"}, {"1/model.py": b""}),
+            ("mapped", None, None),
+            ("new", python, None),
+            ("new", python, {"1/weights": b""}),
+        ):
+            with pytest.raises(InvalidArgumentError, match="is missing"):
+                server.load(name, config, files)
+
+
+def test_a_poll_does_not_wait_for_it(tmp_path):
+    """A folder that is being copied may be seen before its files."""
+    (tmp_path / "models").mkdir()
+    with Server(tmp_path / "models", model_control_mode=ModelControlMode.POLL) as server:
+        write(tmp_path / "models" / "m", PYTHON, "1/")
+        with pytest.raises(InvalidArgumentError, match="is missing"):
+            server.poll()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of Triton's python backend that lack their file.
+
+The process that shall run such a model says so on stderr and ends, and Triton waits for its word
+for ever, in a load as in the start of a server (triton-inference-server/server#8766). So it is
+looked for before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritonffi._enums import ModelControlMode
+from tritonffi._errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tritonffi._options import ServerOptions
+
+# As in config.pbtxt, or in JSON.
+_IS_PYTHON = re.compile(r"""\bbackend"?\s*:\s*["']python["']""")
+_FILE = re.compile(r"""\bdefault_model_filename"?\s*:\s*["']([^"']+)["']""")
+_COMMENT = re.compile(r"^\s*#.*", re.MULTILINE)
+
+
+def check_start(options: ServerOptions) -> None:
+    """Refuse to start with a model that Triton would wait for.
+
+    Raises:
+        InvalidArgumentError: It lacks its file.
+    """
+    names: Collection[str] | None = options.startup_models
+    if "*" in options.startup_models or (
+        options.model_control_mode is not ModelControlMode.EXPLICIT
+    ):
+        names = None
+    for place in options.paths("model_repository"):
+        check_repository(place, names)
+
+
+def check_repository(place: str, names: Collection[str] | None = None) -> None:
+    """Refuse a repository with a model that Triton would wait for.
+
+    Args:
+        place: A folder, or a URL, into which nobody can look.
+        names: Of the folders to look at; None: all.
+
+    Raises:
+        InvalidArgumentError: A model lacks its file.
+    """
+    if "://" not in place:
+        for folder in sorted(Path(place).iterdir()):
+            if names is None or folder.name in names:
+                check_model(folder)
+
+
+def check_model(
+    folder: Path, config: str | None = None, files: Collection[str] | None = None
+) -> None:
+    """Refuse a model that Triton would wait for.
+
+    Args:
+        folder: The model's.
+        config: What is used in place of the config that is there.
+        files: What is used in place of all files that are there, as paths in the folder.
+
+    Raises:
+        InvalidArgumentError: It lacks its file.
+    """
+    with contextlib.suppress(OSError):  # what cannot be read is for Triton to say
+        if config is None:
+            config = (folder / "config.pbtxt").read_text(encoding="utf-8", errors="replace")
+        config = _COMMENT.sub("", config)
+        if not _IS_PYTHON.search(config):
+            return
+        if files is None:
+            files = [str(p.relative_to(folder)) for p in folder.glob("[0-9]*/*") if p.exists()]
+            versions = {path.name for path in folder.glob("[0-9]*")}
+        else:
+            versions = {path.partition("/")[0] for path in files}
+        match = _FILE.search(config)
+        file = "model.py" if match is None else match[1]
+        numbers = sorted((version for version in versions if version.isdecimal()), key=int)
+        if "version_policy" not in config:
+            del numbers[:-1]  # that is the one that is loaded
+        if numbers and not any(f"{number}/{file}" in files for number in numbers):
+            raise InvalidArgumentError(
+                f"model {folder.name!r}: {folder / numbers[-1] / file} is missing, without which "
+                "Triton's python backend would never have done with loading the model"
+            )
