@@ -89,6 +89,8 @@ class Plot:
         figure: The one from bottom to top.
         cases: Draw only the series whose case has this.
         per_second: Draw how many there are in a second.
+        unit: Of the figure.
+        is_linear: Whether both axes are; otherwise both are logarithmic.
         steps: The figures that the bar is made of, and what they are.
     """
 
@@ -98,6 +100,8 @@ class Plot:
     figure: str
     cases: Case = field(default_factory=dict)
     per_second: bool = False
+    unit: str = "microseconds"
+    is_linear: bool = False
     steps: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -86,12 +86,15 @@ def _draw_lines(axes: Axes, series: Sequence[Series], plot: Plot, base: str) -> 
         )
         # The quarter of the rounds below, and the quarter above, are outside.
         axes.fill_between(xs, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    if plot.is_linear:
+        axes.set_ylim(0, 1.25 * axes.get_ylim()[1])
+    else:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _size(x, plot.x)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
     axes.set_xlabel(plot.x.replace("_", " "))
-    axes.set_ylabel("inferences per second" if plot.per_second else f"microseconds ({plot.figure})")
+    axes.set_ylabel("inferences per second" if plot.per_second else f"{plot.unit} ({plot.figure})")
     axes.grid(which="major", alpha=0.3)
     axes.legend(fontsize="small")
 
@@ -107,7 +110,7 @@ def _point(series: Series, plot: Plot) -> tuple[float, float, float, float]:
 
 def _size(value: float, dimension: str) -> str:
     if dimension != "bytes":
-        return f"{value:,g}"
+        return f"{value:,.10g}"
     for unit, factor in (("MB", 1 << 20), ("KB", 1 << 10)):
         if value >= factor:
             return f"{value / factor:g} {unit}"

@@ -61,7 +61,7 @@ def test_a_refused_request_gives_everything_back(server):
 def test_memory_stays_flat(server):
     """After a warm-up, thousands of inferences of mixed kinds leave the process as large as it was.
 
-    The long version, 100,000 inferences, is in the benchmarks.
+    The long version is in test_soak.
     """
     echo, text = server.model("echo"), server.model("echo_bytes")
     array = np.arange(1024, dtype=np.float32)
@@ -111,24 +111,6 @@ def test_closing_while_threads_infer_is_orderly(tmp_path, backend_directory):
     for thread in threads:
         thread.join()
     assert unexpected == []
-
-
-def test_servers_can_be_started_again_and_again(tmp_path, backend_directory):
-    """Descriptors do not pile up over restarts."""
-    _backend.write_model(tmp_path, "one", FP32)
-
-    def descriptors():
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    def restart():
-        with Server(tmp_path, backend_directory=backend_directory) as server:
-            server.model("one").infer({"INPUT0": [1.0]})
-
-    restart()
-    before = descriptors()
-    for _ in range(5):
-        restart()
-    assert descriptors() == before
 
 
 def test_stale_tokens_are_answered(echo):

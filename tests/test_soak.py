@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long runs: what the process has at their end is what it had at their beginning."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import _backend
+
+# Last: the package that is tested is the installed one.
+sys.path.append(str(Path(__file__).parent.parent))
+
+from benchmarks.memory import MB, resident
+from benchmarks.soak import soak
+from tritonffi import Server
+
+COUNT = 100_000
+RESTARTS = 200
+FP32 = ("FP32", [-1])
+
+
+def test_a_long_run_of_each_kind_of_inference_leaves_nothing(library):
+    """The resident set, what Python allocated, threads, descriptors, and the counters of C.
+
+    A million of each kind is `python -m benchmarks soak`.
+    """
+    goals = [goal for goal in soak(COUNT).goals if not goal.text.endswith(" ms")]
+    assert len(goals) == 20
+    assert [goal for goal in goals if not goal.is_met] == []
+
+
+def test_servers_can_be_started_again_and_again(tmp_path, backend_directory, monkeypatch):
+    """With a model, an inference and a Python function each."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    _backend.write_model(tmp_path / "models", "one", {"INPUT0": FP32})
+
+    def held():
+        gc.collect()
+        return {
+            "threads": len(list(Path("/proc/self/task").iterdir())),
+            "python threads": threading.active_count(),
+            "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+            "folders": len(list(temporary.iterdir())),
+        }
+
+    def restart():
+        with Server(tmp_path / "models", backend_directory=backend_directory) as server:
+            assert server.model("one").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+            double = server.load_function(
+                "double", lambda a: {"b": a * 2}, inputs={"a": FP32}, outputs={"b": FP32}
+            )
+            assert double.infer({"a": [1.0]})["b"].tolist() == [2.0]
+
+    for _ in range(RESTARTS // 10):
+        restart()
+    before, memory = held(), resident()
+    for _ in range(RESTARTS):
+        restart()
+    assert held() == before
+    assert (resident() - memory) / MB < 1
