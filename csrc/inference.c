@@ -209,14 +209,15 @@ uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_re
   return *token;
 }
 
-void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *request,
+bool tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *request,
                                 const void *const *data, const uint64_t *keys, uint32_t count, tffi_queue *queue,
                                 uint64_t *tokens)
 {
+  bool are_started = true;
   const uint32_t input_count = request->input_count;
   tffi_tensor *inputs = malloc((input_count + 1) * sizeof(*inputs));
   if (inputs == NULL) {
-    return;
+    return false;
   }
   memcpy(inputs, request->inputs, input_count * sizeof(*inputs));
   tffi_request each = *request;
@@ -226,8 +227,10 @@ void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_r
       inputs[j].data = (void *)(uintptr_t)*data++;
     }
     discard(submit(server, &each, queue, keys[i], &tokens[i]));
+    are_started = are_started && tokens[i] != 0;
   }
   free(inputs);
+  return are_started;
 }
 
 bool tffi_inference_cancel(uint64_t token)

@@ -255,9 +255,9 @@ uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_re
 /*
  * Submits the same request several times with other data, one right after the other, so that a model's thread that
  * takes them does not fall asleep between two. data[] has the addresses of the inputs of the first, then those of the
- * second. A token that stays 0 is that of one that came to nothing; it stops no other.
+ * second. False: one or more came to nothing, whose tokens stay 0; it stops no other.
  */
-void tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *request,
+bool tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *request,
                                 const void *const *data, const uint64_t *keys, uint32_t count, tffi_queue *queue,
                                 uint64_t *tokens);
 /* Waits for completions of this inference and takes them. */

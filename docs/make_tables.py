@@ -136,6 +136,8 @@ OF_PYTHON = {
     "Inference.orphan": "internal",
     "Inference.deliver": "internal",
     "Inference.leave": "internal",
+    "Inference.live_token": "internal",
+    "Inference.is_underway": "internal",
     "Inference.done": "waits for the callbacks",
     "Inference.result": "waits for the callbacks",
     "Inference.wait": "waits for the callbacks",

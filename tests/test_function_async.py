@@ -12,7 +12,14 @@ import pytest
 from _functions import BATCHED, Held, Loader, row, statistics, workers
 from conftest import counters
 
-from tritonffi import CancelledError, InternalError, InvalidArgumentError, Server, UnavailableError
+from tritonffi import (
+    CancelledError,
+    ClosedError,
+    InternalError,
+    InvalidArgumentError,
+    Server,
+    UnavailableError,
+)
 
 TWO = {"instance_group": [{"count": 2}]}
 
@@ -208,7 +215,7 @@ def test_a_call_that_never_ends_is_cancelled_at_close():
     assert cancelled.wait(30)
     for thread in threads:
         thread.join(30)
-    with pytest.raises((UnavailableError, CancelledError)):
+    with pytest.raises((ClosedError, CancelledError)):
         pending.result()
     del pending, model
     assert counters() == before

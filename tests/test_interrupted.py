@@ -17,7 +17,7 @@ import _backend
 import pytest
 
 import tritonffi
-from tritonffi import InternalError, Server, TritonError, _completion
+from tritonffi import InternalError, Server, TritonError, _inference
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 ONES = {"INPUT0": [1.0]}
@@ -169,7 +169,7 @@ def test_a_handler_that_wants_what_it_has_interrupted_is_told(start, monkeypatch
     """Waiting would be for ever: the result is on its way, in the very thread that waits."""
     inference = start().model("one").submit(ONES)
     told = []
-    read = _completion.read
+    read = _inference.read
 
     def interrupting(*arguments):
         if not told:
@@ -180,6 +180,6 @@ def test_a_handler_that_wants_what_it_has_interrupted_is_told(start, monkeypatch
             told.append(error)
         return read(*arguments)
 
-    monkeypatch.setattr(_completion, "read", interrupting)
+    monkeypatch.setattr(_inference, "read", interrupting)
     assert inference.result()["OUTPUT0"].tolist() == [1.0]
     assert told

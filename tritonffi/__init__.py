@@ -5,7 +5,6 @@ from types import FunctionType as _Function
 
 from tritonffi._async_map import AsyncResponseMap
 from tritonffi._asyncio import AsyncResponseStream
-from tritonffi._completion import Inference
 from tritonffi._enums import (
     InstanceGroupKind,
     LogFormat,
@@ -35,6 +34,7 @@ from tritonffi._errors import (
 )
 from tritonffi._function_context import Context, ContextRequest
 from tritonffi._function_results import Result
+from tritonffi._inference import Inference
 from tritonffi._input import Chunks, Raw
 from tritonffi._log_settings import LogSettings, is_log_enabled, log_message, log_settings
 from tritonffi._map import ResponseMap

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from tritonffi._asyncio import call_in, queue_here, resolve, set_future
+from tritonffi._asyncio import (
+    asyncio_module,
+    call_in,
+    queue_here,
+    resolve,
+    running_loop,
+    until,
+)
 from tritonffi._closing import Unique
-from tritonffi._completion import Inference
 from tritonffi._errors import ClosedError
-from tritonffi._map import Mapped, Results, check_in_flight
+from tritonffi._map import Mapped, Results, check_in_flight, read_together
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tritonffi._asyncio import LoopQueue
+    from tritonffi._inference import Inference
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, Request
 
@@ -80,7 +86,10 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
 
     def __init__(
         self,
-        submit: Callable[[Inputs | Request, LoopQueue, AwaitedResults], Mapped],
+        submit: Callable[
+            [list[Inputs | Request], deque[Exception], LoopQueue, AwaitedResults],
+            Sequence[Mapped | None],
+        ],
         items: Iterable[Inputs | Request] | AsyncIterable[Inputs | Request],
         in_flight: int,
         lifecycle: Lifecycle,
@@ -115,31 +124,31 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         return self
 
     async def __anext__(self) -> T_co:
-        import asyncio  # noqa: PLC0415  only who awaits pays for its import: a third of ours
-
         try:
             head = await self._next()
-        except asyncio.CancelledError:
+        except asyncio_module().CancelledError:
             # And no more: whoever goes on must not take this for the end.
             for inference in list(self._results.unreported.values()):
                 inference.cancel()
             raise
-        if isinstance(head, Inference):
-            try:
-                return head.result()  # type: ignore[return-value]
-            except Exception as error:
-                if not self._return_errors:
-                    raise
-                head = error
-        if self._return_errors:
-            return head  # type: ignore[return-value]
-        raise head
+        try:
+            if isinstance(head, Exception):
+                raise head  # noqa: TRY301 (as the results of others do)
+            return head.result()  # type: ignore[return-value]
+        except Exception as error:
+            if self._return_errors:
+                return error  # type: ignore[return-value]
+            raise
 
     async def _next(self) -> Inference | Exception:
-        import asyncio  # noqa: PLC0415  as above
-
         while True:
-            waiter = asyncio.get_running_loop().create_future()
+            # As in ResponseMap: as long as the next response is there, items go together.
+            if self._room() * 2 >= self._in_flight:
+                self._fill()
+            head = self._take()
+            if head is not None:
+                return head
+            waiter = running_loop().create_future()
             self._results.waiters.append(waiter)
             try:
                 self._fill()
@@ -158,15 +167,7 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
     async def _until(self, waiter: asyncio.Future[None]) -> None:
         """Wait for a wake-up; at most until the ``timeout`` of one of the requests is up."""
         deadline = self._results.deadline()
-        timer = None
-        if deadline is not None:
-            loop = waiter.get_loop()
-            timer = loop.call_later(deadline - time.monotonic(), set_future, waiter)
-        try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
+        await until(waiter, deadline)
         if deadline is not None:
             self._results.expire()
 
@@ -189,48 +190,51 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
 
     def _fill(self) -> None:
         """Submit items until there are enough in flight, or the next has to be awaited."""
-        while self._has_room():
-            try:
-                if self._source is not None:
-                    item = next(self._source)
-                elif not self._coming:
-                    if self._async_source is None:
-                        return
-                    self._await_item(self._async_source)
-                    return
-                elif self._coming[0].done():
-                    item = self._coming.pop().result()
-                else:
-                    return
-            except (StopIteration, StopAsyncIteration):
-                self._source = self._async_source = None
+        while True:
+            room = self._room()
+            items = self._read(room) if room > 0 else []
+            if not items:
                 return
-            except Exception as error:  # noqa: BLE001 (it is raised at its place)
-                self._source = self._async_source = None
-                self._failure = error
-                return
-            self._start(item)
+            entries = self._submit(items, self._errors, self._queue, self._results)
+            if self._ordered:
+                self._row.extend(entries)
+            else:
+                self._results.finished.extend(entry for entry in entries if entry is None)
 
-    def _start(self, item: Inputs | Request) -> None:
-        entry: Mapped | None = None
+    def _read(self, room: int) -> list[Inputs | Request]:
+        """Return the next items; none: there are no more, or the next one is awaited."""
+        if self._source is not None:
+            items, is_end, self._failure = read_together(self._source, room)
+            if is_end:
+                self._source = None
+            return items
+        if self._async_source is None:
+            return []
+        if not self._coming:
+            self._await_item(self._async_source)
+            return []
+        if not self._coming[0].done():
+            return []
         try:
-            entry = self._submit(item, self._queue, self._results)
-        except Exception as error:  # noqa: BLE001 (likewise)
-            self._errors.append(error)
-        if self._ordered:
-            self._row.append(entry)
-        elif entry is None:
-            self._results.finished.append(None)
+            return [self._coming.pop().result()]
+        except StopAsyncIteration:
+            self._async_source = None
+        except Exception as error:  # noqa: BLE001 (it is raised at its place)
+            self._async_source = None
+            self._failure = error
+        return []
 
-    def _has_room(self) -> bool:
+    def _room(self) -> int:
+        """Return how many more items may be read."""
+        if self._source is None and self._async_source is None:
+            return 0
         if self._ordered:
-            return len(self._row) < self._in_flight
-        return len(self._results.unreported) + len(self._results.finished) < self._in_flight
+            return self._in_flight - len(self._row)
+        results = self._results
+        return self._in_flight - len(results.unreported) - len(results.finished)
 
     def _await_item(self, source: AsyncIterator[Inputs | Request]) -> None:
-        import asyncio  # noqa: PLC0415  as above
-
-        coming = asyncio.ensure_future(_item(source))
+        coming = asyncio_module().ensure_future(_item(source))
         results = self._results
         coming.add_done_callback(lambda _: results.wake())
         self._coming.append(coming)

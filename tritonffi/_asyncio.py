@@ -16,8 +16,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tritonffi._closing import Unique
-from tritonffi._completion import CompletionQueue, Inference
+from tritonffi._completion import CompletionQueue
 from tritonffi._errors import ClosedError, TritonError
+from tritonffi._inference import Inference
 from tritonffi._native import lib
 from tritonffi._response import Response
 from tritonffi._stream import Feed, check_max_pending
@@ -25,7 +26,7 @@ from tritonffi._stream import Feed, check_max_pending
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-    from types import TracebackType
+    from types import ModuleType, TracebackType
 
     from typing_extensions import Self
 
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
 
 
 class LoopQueue(CompletionQueue):
-    """The queue of a server for one event loop."""
+    """The queue of a server for one event loop, which takes what comes there."""
 
     __slots__ = ("_descriptor", "_loop")
+
+    is_served = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -46,6 +49,10 @@ class LoopQueue(CompletionQueue):
             super().close()
             raise OSError("no file descriptor for the completions of an event loop")
         loop.add_reader(self._descriptor, self.drain)
+
+    def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether it is this loop's."""
+        return self._loop() is loop
 
     def is_left(self) -> bool:
         """Return whether the loop is closed."""
@@ -90,12 +97,87 @@ class LoopQueue(CompletionQueue):
 _parting: set[LoopQueue] = set()
 
 
-class Awaited(Inference):
-    """An inference for which tasks of one event loop wait; what the kinds of them share."""
+class AwaitedInference(Inference):
+    """An inference for whose one response a task of the queue's event loop waits."""
 
-    __slots__ = ()
+    __slots__ = ("_waiter",)
 
-    _waiters: list[asyncio.Future[None]]
+    def __init__(
+        self,
+        queue: CompletionQueue,
+        model_name: str,
+        request_id: str,
+        timeout: float | None,
+        pins: list[CData],
+    ) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+        super().__init__(queue, model_name, request_id, timeout, pins)
+
+    def leave(self) -> None:
+        """Be over, and wake the task."""
+        super().leave()
+        if self._waiter is not None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the task, from whichever thread."""
+        waiter = self._waiter
+        if waiter is not None:
+            resolve(waiter)
+
+    def orphan(self) -> None:
+        """Be given up. Only this has kept the waiting task of a closed loop alive."""
+        self.cancel()
+        self._waiter = None
+
+    async def response(self) -> Response:
+        """Wait for the response and return it; a task that is cancelled meanwhile cancels it.
+
+        Raises:
+            TritonError: The inference failed; the class says how.
+            TimeoutError: The request's own ``timeout`` is up; it has been cancelled.
+            ClosedError: The server was closed and gave up waiting for the model.
+        """
+        try:
+            while not self.is_over:
+                waiter = self._make_waiter()
+                if self.deadline is None:
+                    await waiter
+                else:
+                    await until(waiter, self.deadline)
+                    if not self.is_done():
+                        self.check_deadline()
+        except BaseException:
+            self.cancel()
+            raise
+        return self.result()
+
+    def _make_waiter(self) -> asyncio.Future[None]:
+        if self.queue.is_given_up:
+            raise ClosedError(f"model {self.model_name!r}: {self.queue.reason}")
+        self._waiter = waiter = running_loop().create_future()
+        if self.is_over or self.queue.is_given_up:  # only just, by another thread
+            set_future(waiter)
+        return waiter
+
+
+class AwaitedFeed(Feed):
+    """An inference whose responses are read one by one in an event loop."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(
+        self,
+        queue: CompletionQueue,
+        model_name: str,
+        request_id: str,
+        timeout: float | None,
+        pins: list[CData],
+        *,
+        max_pending: int = 0,
+    ) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+        super().__init__(queue, model_name, request_id, timeout, pins, max_pending=max_pending)
 
     def deliver(self, completion: CData) -> None:
         """Take a completion, and wake the waiters."""
@@ -115,72 +197,54 @@ class Awaited(Inference):
         self.cancel()
         self._waiters.clear()
 
-    async def until(self, is_ready: Callable[[], bool]) -> None:
-        """Wait until something is the case that completions bring about.
+    async def news(self) -> None:
+        """Wait until there is something to read, or never will be.
 
         Raises:
             TimeoutError: The request's own ``timeout`` is up; it has been cancelled.
             ClosedError: The server was closed and gave up waiting for the model.
         """
-        import asyncio  # noqa: PLC0415  only who awaits pays for its import: a third of ours
-
-        loop = asyncio.get_running_loop()
-        while not is_ready():
+        while not self.has_news():
             if self.queue.is_given_up:
                 raise ClosedError(f"model {self.model_name!r}: {self.queue.reason}")
-            waiter = loop.create_future()
+            waiter = running_loop().create_future()
             self._waiters.append(waiter)
-            timer = None
-            if self.deadline is not None:
-                left = max(0.0, self.deadline - time.monotonic())
-                timer = loop.call_later(left, set_future, waiter)
             try:
                 # Once more: another thread may have delivered before it could see the waiter.
-                if not is_ready() and not self.queue.is_given_up:
-                    await waiter
+                if not self.has_news() and not self.queue.is_given_up:
+                    await until(waiter, self.deadline)
             finally:
-                if timer is not None:
-                    timer.cancel()
                 with suppress(ValueError):
                     self._waiters.remove(waiter)
-            if not is_ready():
+            if not self.has_news():
                 self.check_deadline()
 
 
-class AwaitedInference(Awaited):
-    """An inference whose one response is awaited."""
+@functools.cache
+def asyncio_module() -> ModuleType:
+    """Import asyncio: a third of our import, and only who awaits pays for it."""
+    import asyncio  # noqa: PLC0415
 
-    __slots__ = ("_waiters",)
-
-    def __init__(
-        self,
-        queue: CompletionQueue,
-        model_name: str,
-        request_id: str,
-        timeout: float | None,
-        pins: list[CData],
-    ) -> None:
-        self._waiters = []
-        super().__init__(queue, model_name, request_id, timeout, pins)
+    return asyncio
 
 
-class AwaitedFeed(Awaited, Feed):
-    """An inference whose responses are read one by one in an event loop."""
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs in this thread."""
+    loop: asyncio.AbstractEventLoop = asyncio_module().get_running_loop()
+    return loop
 
-    __slots__ = ("_waiters",)
 
-    def __init__(
-        self,
-        queue: CompletionQueue,
-        model_name: str,
-        request_id: str,
-        timeout: float | None,
-        pins: list[CData],
-        *,
-        max_pending: int = 0,
-    ) -> None:
-        self._waiters = []
-        Feed.__init__(self, queue, model_name, request_id, timeout, pins, max_pending=max_pending)
+async def until(waiter: asyncio.Future[None], deadline: float | None) -> None:
+    """Wait for a future, but not longer than until a deadline; None: without end."""
+    timer = None
+    if deadline is not None:
+        left = max(0.0, deadline - time.monotonic())
+        timer = waiter.get_loop().call_later(left, set_future, waiter)
+    try:
+        await waiter
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def call_in(
@@ -206,41 +270,26 @@ def set_future(waiter: asyncio.Future[None]) -> None:
 
 
 def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
-    import asyncio  # noqa: PLC0415  as above
-
     try:
-        return asyncio.get_running_loop() is loop
+        return running_loop() is loop
     except RuntimeError:
         return False
 
 
 def queue_here(lifecycle: Lifecycle) -> LoopQueue:
     """Return the server's queue for the running loop; it is made at the first call."""
-    import asyncio  # noqa: PLC0415  as above
-
-    loop = asyncio.get_running_loop()
-    queue = lifecycle.loops.get(loop)
-    if queue is None:
+    loop = running_loop()
+    queue = lifecycle.loops.get(id(loop))
+    if queue is None or not queue.is_of(loop):  # the id is that of one that was closed
         lifecycle.sweep()
         queue = LoopQueue(loop)
         lifecycle.adopt(queue)
         lifecycle.left[queue] = None  # whether the loop is closed is seen only by looking
-        lifecycle.loops[loop] = queue
+        for key, other in list(lifecycle.loops.items()):
+            if other.is_left():
+                lifecycle.loops.pop(key, None)
+        lifecycle.loops[id(loop)] = queue
     return queue
-
-
-async def infer(
-    submit: Callable[[Callable[..., AwaitedInference], CompletionQueue], AwaitedInference],
-    lifecycle: Lifecycle,
-) -> Response:
-    """Submit an inference and wait for it; a task that is cancelled cancels it."""
-    inference = submit(AwaitedInference, queue_here(lifecycle))
-    try:
-        await inference.until(inference.is_done)
-    except BaseException:
-        inference.cancel()
-        raise
-    return inference.result()
 
 
 class AsyncResponseStream(Unique, AsyncIterator[Response]):
@@ -275,7 +324,7 @@ class AsyncResponseStream(Unique, AsyncIterator[Response]):
         outcome = feed.take()
         while outcome is None and not feed.has_ended():
             try:
-                await feed.until(feed.has_news)
+                await feed.news()
             except BaseException:
                 feed.cancel()  # and no more: whoever goes on reading must not take this for the end
                 raise

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inferences in flight, and the queue through which their completions come back.
+"""The queue through which the completions of inferences come back.
 
 The way of the data, as Python sees it (``csrc/tritonffi.h`` tells the C side):
 
-1. ``_request`` describes the call in C structs over pinned memory and submits it. The `Inference`
+1. ``_template`` describes the call in C structs over pinned memory and submits it. The `Inference`
    is in the queue's ``in_flight`` table before that, and holds the pins.
 2. Triton's threads do the work. They push completions in C and never wait for Python.
 3. Whoever wants a result waits in C, without the GIL, for completions of that inference alone.
@@ -15,55 +15,32 @@ The way of the data, as Python sees it (``csrc/tritonffi.h`` tells the C side):
 Several threads may take completions of one inference. Their numbers say in which order they count
 (`Inference.deliver`), so that the last one is the last whichever thread is faster.
 
-Inferences that the caller has dropped stay in the table until their completion has been taken;
-each submit, result and close takes what is ready (`CompletionQueue.drain`), so they do not pile up.
+Inferences that the caller has dropped stay in the table until their completion has been taken. Each
+wait for a result takes what is ready (`CompletionQueue.drain`), and so does each submit that finds
+more of it than is in flight; so they do not pile up.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
-from tritonffi._closing import Unique
-from tritonffi._errors import ClosedError, InternalError, InvalidArgumentError, TritonError
+from tritonffi._errors import ClosedError, InternalError
 from tritonffi._native import ffi, lib
-from tritonffi._response import Response, read
 from tritonffi._waiting import GLANCE_NS, LONG_S, PATIENCE_S, is_within, slice_ns
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable
-
+    from tritonffi._errors import TritonError
+    from tritonffi._inference import Inference
     from tritonffi._native import CData
-    from tritonffi._output import Wanted
-    from tritonffi._submission import Submission
+    from tritonffi._response import Response
 
 _LIST = ffi.typeof("tffi_completion **")
 _READY = lib.TFFI_WAIT_READY
 _TIMEOUT = lib.TFFI_WAIT_TIMEOUT
 _GONE = lib.TFFI_WAIT_GONE
 _WOKEN = lib.TFFI_WAIT_WOKEN
-
-
-def _token_of(inference: Inference) -> int:
-    """Return the token; also where a signal came between its making and its storing."""
-    submission = inference.submission
-    if inference.token or submission is None:
-        return inference.token
-    return submission.token(inference.key)
-
-
-def _is_underway(inference: Inference) -> bool:
-    """Return whether it may be about to be submitted, or was just refused."""
-    submission = inference.submission
-    return submission is not None and submission.begun and not inference.is_over
-
-
-AnyInference = TypeVar("AnyInference", bound="Inference")
-
-#: Makes an inference of queue, model name, request id, timeout and pins.
-Make: TypeAlias = "Callable[[CompletionQueue, str, str, float | None, list[CData]], AnyInference]"
 
 
 class CompletionQueue:
@@ -81,6 +58,9 @@ class CompletionQueue:
         is_given_up: Whether the server stopped waiting for what is still in flight.
         reason: Why it did, for those who go on waiting.
     """
+
+    #: Whether something always waits here, so that those who submit need not look.
+    is_served = False
 
     __slots__ = (
         "_is_left",
@@ -128,7 +108,7 @@ class CompletionQueue:
         Returns:
             False when the deadline passed first. True also where the waiter was only woken up.
         """
-        token = _token_of(inference)
+        token = inference.live_token()
         if wakes is None:
             wakes = self.wakes[0]
         gone = 0.0  # since when
@@ -156,7 +136,7 @@ class CompletionQueue:
                         "for a result that the code which it has interrupted was about to take"
                     )
                 time.sleep(0)
-                token = _token_of(inference)
+                token = inference.live_token()
         return True
 
     def wait_any(self, deadline: float | None, wakes: int) -> bool:
@@ -194,13 +174,13 @@ class CompletionQueue:
         patience = min(deadline, time.monotonic() + PATIENCE_S)
         for inference in list(self.in_flight.values()):
             while not inference.is_over:
-                if _token_of(inference):
+                if inference.live_token():
                     until = patience if inference.is_through() else deadline
                     if not self.wait(inference, until):
                         if not inference.is_through():
                             return False
                         break  # whoever has taken its end will deliver it
-                elif not _is_underway(inference):
+                elif not inference.is_underway():
                     break  # it will be refused if the server is closed
                 else:
                     # Another thread is about to submit it, or was interrupted right after.
@@ -212,7 +192,7 @@ class CompletionQueue:
     def is_submitting(self) -> bool:
         """Return whether a thread may be about to give the server's handle to Triton."""
         return any(
-            _is_underway(one) and not _token_of(one) for one in list(self.in_flight.values())
+            one.is_underway() and not one.live_token() for one in list(self.in_flight.values())
         )
 
     def leave(self) -> None:
@@ -266,235 +246,3 @@ class CompletionQueue:
         finally:
             if following:  # a signal handler has raised: the others come to theirs all the same
                 self._deliver(following)
-
-
-class Inference(Unique):
-    """A submitted request: ask it for the result, wait for it, or cancel it.
-
-    An inference that is dropped goes on; its inputs stay pinned and its result is discarded.
-    Methods may be called from any thread.
-
-    Attributes:
-        model_name: The model that was asked.
-        request_id: The id given with the request.
-        is_over: Whether the last response is there and Triton is through with the inputs.
-        pins: The addresses of the inputs, each of which keeps its memory, until it is over.
-        token: The C handle; harmless when it is stale.
-        submission: How it comes to Triton; None: nothing was done for it yet.
-        wanted: What is wanted of the outputs, until it is over; None: nothing special.
-
-    C: ``TRITONSERVER_ServerInferAsync``
-    """
-
-    __slots__ = (
-        "_arrived",
-        "_outcomes",
-        "_timeout",
-        "deadline",
-        "is_over",
-        "key",
-        "model_name",
-        "pins",
-        "queue",
-        "request_id",
-        "submission",
-        "token",
-        "wanted",
-    )
-
-    #: How many responses may wait to be read; 0: any number.
-    max_pending = 0
-
-    def __init__(
-        self,
-        queue: CompletionQueue,
-        model_name: str,
-        request_id: str,
-        timeout: float | None,
-        pins: list[CData],
-    ) -> None:
-        """Stand in the table of inferences in flight, holding the pins; before the submission."""
-        self.model_name = model_name
-        self.request_id = request_id
-        self.is_over = False
-        self.token = 0
-        self.submission: Submission | None = None
-        self.queue = queue
-        self.pins: list[CData] | None = pins
-        self._outcomes: list[Response | TritonError] | deque[Response | TritonError] = []
-        self._arrived = 0
-        self.wanted: Wanted | None = None
-        self._timeout = timeout
-        self.deadline = None if timeout is None else time.monotonic() + timeout
-        self.key = key = queue.next_key()
-        queue.in_flight[key] = self
-
-    def leave(self) -> None:
-        """Be over: Triton has given the inputs back, or never took them."""
-        self.pins = self.wanted = None
-        self.is_over = True
-        self.queue.in_flight.pop(self.key, None)
-
-    def deliver(self, completion: CData) -> None:
-        """Take a completion of this inference: read the response, note the end."""
-        outcome: Response | TritonError | None = None
-        is_whole = completion.whole
-        if is_whole or completion.has_response:
-            try:
-                outcome = read(completion, self.model_name, self.request_id, self.wanted)
-            except BaseException:  # a signal handler's
-                outcome = InternalError(
-                    f"model {self.model_name!r}: the reading of a response was interrupted"
-                )
-                self._arrive(completion.number, outcome, completion.done)
-                raise
-            if is_whole:
-                self._outcomes.append(outcome)
-                self.leave()
-                return
-        self._arrive(completion.number, outcome, completion.done)
-
-    def _arrive(self, number: int, outcome: Response | TritonError | None, done: bool) -> None:  # noqa: FBT001
-        """Note what came of the completion of a number, after all those before it."""
-        if number == self._arrived:
-            if outcome is not None:
-                self._outcomes.append(outcome)
-            self._arrived = number + 1
-            if done:
-                self.leave()
-        else:
-            # Another thread has taken an earlier one and not yet delivered it.
-            self.queue.early[self.key, number] = (outcome, done)
-        while self.queue.early:
-            # Popping decides which thread goes on where both could.
-            following = self.queue.early.pop((self.key, self._arrived), None)
-            if following is None:
-                break
-            outcome, is_last = following
-            if outcome is not None:
-                self._outcomes.append(outcome)
-            self._arrived += 1
-            if is_last:
-                self.leave()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over.
-
-        Args:
-            timeout: Seconds; None waits for as long as it takes, or until the request's own
-                ``timeout`` is up.
-
-        Returns:
-            Whether it is over.
-
-        Raises:
-            TimeoutError: The request's own ``timeout`` is up; it has been cancelled.
-            ClosedError: The server was closed and gave up waiting for the model.
-        """
-        if self.is_over:
-            return True
-        # With what came of others: one call of C takes all of it.
-        self.queue.drain()
-        limit = None if timeout is None else time.monotonic() + timeout
-        deadline = self.deadline
-        if limit is not None and (deadline is None or limit < deadline):
-            deadline = limit
-        while not self.is_over:
-            if not self.queue.wait(self, deadline):
-                self.check_deadline()
-                return False
-        return True
-
-    def check_deadline(self) -> None:
-        """Cancel the request and raise TimeoutError if its own ``timeout`` is up."""
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            self.cancel()
-            raise TimeoutError(
-                f"model {self.model_name!r}: no result within {self._timeout:g} seconds; "
-                "the request was cancelled"
-            )
-
-    def result(self, timeout: float | None = None) -> Response:
-        """Wait for the response and return it; again and again, if called again.
-
-        Args:
-            timeout: Seconds to wait; None: as long as it takes. When they are up the inference
-                goes on, and may be asked again. (The ``timeout`` given with the request is
-                another one: it cancels.)
-
-        Raises:
-            TritonError: The inference failed; the class says how. CancelledError: it was cancelled.
-            TimeoutError: The time is up.
-            InvalidArgumentError: A decoupled model sent no response, or several.
-        """
-        if not self.is_over and not self.wait(timeout):
-            raise TimeoutError(
-                f"model {self.model_name!r}: no result within {timeout:g} seconds; it goes on"
-            )
-        outcomes = self._outcomes
-        if len(outcomes) != 1:
-            raise InvalidArgumentError(
-                f"model {self.model_name!r}: sent {len(outcomes)} responses where one was "
-                "expected: stream() gives any number of them"
-            )
-        outcome = outcomes[0]
-        if isinstance(outcome, TritonError):
-            raise outcome
-        return outcome
-
-    def is_done(self) -> bool:
-        """Return whether the last response has been delivered; without looking for it."""
-        return self.is_over
-
-    def done(self) -> bool:
-        """Return whether `result` would return or raise at once."""
-        if not self.is_over:
-            self.queue.wait(self, time.monotonic())
-        return self.is_over
-
-    def is_through(self) -> bool:
-        """Return whether Triton has nothing to do with it (any more), taken news or not."""
-        token = _token_of(self)
-        return bool(lib.tffi_inference_is_over(token)) if token else not _is_underway(self)
-
-    def cancel(self) -> bool:
-        """Ask Triton to give the inference up.
-
-        Queues and models look at this when they can; some run to their end all the same. The
-        result is then a CancelledError, or the response after all.
-
-        Returns:
-            False: it is over already.
-
-        C: ``TRITONSERVER_InferenceRequestCancel``
-        """
-        return bool(lib.tffi_inference_cancel(_token_of(self)))
-
-    def wake(self) -> None:
-        """Wake the tasks that wait for it; where there is an event loop there may be some."""
-
-    def orphan(self) -> None:
-        """Be given up, because those who waited are gone."""
-        self.cancel()
-
-    def is_cancelled(self) -> bool:
-        """Return whether `cancel` was called while it was in flight.
-
-        C: ``TRITONSERVER_InferenceRequestIsCancelled``
-        """
-        return bool(lib.tffi_inference_is_cancelled(_token_of(self)))
-
-    def __repr__(self) -> str:
-        state = "over" if self.is_over else "in flight"
-        return f"<Inference of {self.model_name!r}, {state}>"
-
-
-def finish(inference: Inference) -> Response:
-    """Wait for the result; whoever does not wait to the end cancels."""
-    try:
-        return inference.result()
-    except BaseException:
-        # Ctrl-C, above all. Without effect where the inference is over.
-        if not inference.is_over:
-            inference.cancel()
-        raise

@@ -16,7 +16,6 @@ import os
 import shutil
 import threading
 import time
-import weakref
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,12 +34,11 @@ from tritonffi._rest import held
 from tritonffi._start import HINTS, log_settings, new_server, undo
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
     from collections.abc import Iterator
 
     from tritonffi._asyncio import LoopQueue
-    from tritonffi._completion import Inference
     from tritonffi._functions import FunctionModel
+    from tritonffi._inference import Inference
     from tritonffi._native import CData
     from tritonffi._options import ServerOptions
 
@@ -64,7 +62,7 @@ class Lifecycle:
         queue: Where completions of its inferences arrive.
         queues: Further ones: of event loops, of streams and the like. A dict for its atomic pop.
         left: Those of them at which perhaps nobody waits any more.
-        loops: Which of the further ones belongs to which event loop.
+        loops: Which of the further ones belongs to which event loop, by its id.
         options: As the user gave them.
         repository: A private model repository, for models that are loaded from a config alone.
         functions: Python callables that are loaded as models, by name.
@@ -81,9 +79,7 @@ class Lifecycle:
         self.queue = CompletionQueue()
         self.queues: dict[CompletionQueue, None] = {}
         self.left: dict[CompletionQueue, None] = {}
-        self.loops: weakref.WeakKeyDictionary[AbstractEventLoop, LoopQueue] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.loops: dict[int, LoopQueue] = {}
         self._sweeping = threading.RLock()
         self.options = options
         self.functions: dict[str, FunctionModel] = {}

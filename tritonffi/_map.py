@@ -11,12 +11,14 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._closing import Closing
-from tritonffi._completion import CompletionQueue, Inference
+from tritonffi._completion import CompletionQueue
 from tritonffi._errors import InvalidArgumentError, check_keywords
+from tritonffi._inference import Inference
 from tritonffi._request import RequestKeywords
 
 if TYPE_CHECKING:
@@ -112,7 +114,7 @@ class ResponseMap(Closing, Iterator[T_co]):
 
     def __init__(
         self,
-        submit: Callable[[list[Inputs | Request]], list[Inference | Exception]],
+        submit: Callable[[list[Inputs | Request], deque[Exception]], Sequence[Inference | None]],
         items: Iterable[Inputs | Request],
         in_flight: int,
         queue: CompletionQueue,
@@ -124,6 +126,7 @@ class ResponseMap(Closing, Iterator[T_co]):
         self._submit = submit
         self._source: Iterator[Inputs | Request] | None = iter(items)
         self._in_flight = in_flight
+        self._half = in_flight // 2
         self._queue = queue
         self._return_errors = return_errors
         self._failure: Exception | None = None
@@ -142,73 +145,50 @@ class ResponseMap(Closing, Iterator[T_co]):
 
     def __next__(self) -> T_co:
         head = self._next()
-        if isinstance(head, Inference):
-            try:
-                return head.result()  # type: ignore[return-value]
-            except Exception as error:
-                head = error
-                if not self._return_errors:
-                    raise
-            except BaseException:  # Ctrl-C: it can be asked again
-                self._row.appendleft(head)
-                raise
-        if self._return_errors:
-            return head  # type: ignore[return-value]
-        raise head
+        try:
+            if head is None:
+                raise self._errors.popleft()  # noqa: TRY301 (as the results of others do)
+            return head.result()  # type: ignore[return-value]
+        except Exception as error:
+            if self._return_errors:
+                return error  # type: ignore[return-value]
+            raise
+        except BaseException:  # Ctrl-C: it can be asked again
+            self._row.appendleft(head)
+            raise
 
-    def _next(self) -> Inference | Exception:
+    def _next(self) -> Inference | None:
         """Return what is to be handed out now; of an inference, the result may still be to come."""
         row = self._row
-        if self._source is not None and (len(row) <= self._in_flight // 2 or not self._is_ready()):
-            self._fill(self._in_flight - len(row))
+        if self._source is not None:
+            present = len(row)
+            # As long as the next response is there Triton is the faster side, and the next items
+            # had better come to it several at a time: between single ones the model's thread falls
+            # asleep, and to wake it costs more than the inference.
+            if present <= self._half or not self._has_come(row[0]):
+                self._fill(self._in_flight - present)
         if not row:
             self._end()
-        return self._pop()
+        return row.popleft()
 
-    def _pop(self) -> Inference | Exception:
-        head = self._row.popleft()
-        return self._errors.popleft() if head is None else head
-
-    def _is_ready(self) -> bool:
-        """Return whether the next response is there.
-
-        As long as it is, Triton is the faster side, and the next items had better come to it
-        several at a time: between single ones the model's thread falls asleep, and to wake it
-        costs more than the inference.
-        """
-        head = self._row[0]
-        if isinstance(head, Inference) and not head.is_over:
-            self._queue.drain()
-            return head.is_over
-        return True
+    def _has_come(self, head: Inference | None) -> bool:
+        if head is None or head.is_over:
+            return True
+        self._queue.drain()
+        return head.is_over
 
     def _fill(self, room: int) -> None:
         """Submit as many items as there is room for, together as far as they come quickly."""
-        items: list[Inputs | Request] = []
-        began = time.perf_counter()
         while self._source is not None and room > 0:
-            try:
-                items.append(next(self._source))
-            except StopIteration:
+            items, is_end, self._failure = read_together(self._source, room)
+            if is_end:
                 self._source = None
-            except Exception as error:  # noqa: BLE001 (it is raised at its place)
-                self._source = None
-                self._failure = error
-            room -= 1
-            if items and (time.perf_counter() - began > _TOGETHER_S or room == 0):
-                self._add(self._submit(items))
-                items = []
-                began = time.perf_counter()
-        if items:
-            self._add(self._submit(items))
+            if items:
+                room -= len(items)
+                self._add(self._submit(items, self._errors))
 
-    def _add(self, entries: list[Inference | Exception]) -> None:
-        for entry in entries:
-            if isinstance(entry, Exception):
-                self._errors.append(entry)
-                self._row.append(None)
-            else:
-                self._row.append(entry)
+    def _add(self, entries: Sequence[Inference | None]) -> None:
+        self._row.extend(entries)
 
     def _end(self) -> None:
         """Raise what ends the iteration."""
@@ -230,7 +210,8 @@ class CompletedMap(ResponseMap[T_co]):
     def __init__(
         self,
         submit: Callable[
-            [list[Inputs | Request], CompletionQueue, Results], list[Inference | Exception]
+            [list[Inputs | Request], deque[Exception], CompletionQueue, Results],
+            Sequence[Inference | None],
         ],
         items: Iterable[Inputs | Request],
         in_flight: int,
@@ -244,7 +225,7 @@ class CompletedMap(ResponseMap[T_co]):
         lifecycle.adopt(queue)
         try:
             super().__init__(
-                lambda together: submit(together, queue, results),
+                lambda together, errors: submit(together, errors, queue, results),
                 items,
                 in_flight,
                 queue,
@@ -264,24 +245,49 @@ class CompletedMap(ResponseMap[T_co]):
         if not self._queue.in_flight:
             self._release(self._queue)
 
-    def _next(self) -> Inference | Exception:
+    def _next(self) -> Inference | None:
         results, queue, row = self._results, self._queue, self._row
         while True:
             wakes = queue.wakes[0]
             queue.drain()
             present = len(results.unreported) + len(row)
-            if self._source is not None and (present <= self._in_flight // 2 or not row):
+            if self._source is not None and (present <= self._half or not row):
                 self._fill(self._in_flight - present)
             if row:
-                return self._pop()
+                return row.popleft()
             if results.is_empty():
                 self._end()
             if not queue.wait_any(results.deadline(), wakes):
                 results.expire()
 
-    def _add(self, entries: list[Inference | Exception]) -> None:
+    def _add(self, entries: Sequence[Inference | None]) -> None:
         """Inferences come into the row by themselves, when they are over."""
-        super()._add([entry for entry in entries if isinstance(entry, Exception)])
+        self._row.extend(entry for entry in entries if entry is None)
+
+
+def read_together(
+    source: Iterator[Inputs | Request], room: int
+) -> tuple[list[Inputs | Request], bool, Exception | None]:
+    """Read items as long as they come quickly.
+
+    Args:
+        source: Gives them.
+        room: How many, at most.
+
+    Returns:
+        The items, one or more unless there are no more; whether there are no more; what the source
+        has raised.
+    """
+    items: list[Inputs | Request] = []
+    limit = time.perf_counter() + _TOGETHER_S
+    try:
+        for item in islice(source, room):
+            items.append(item)
+            if time.perf_counter() > limit:
+                return items, False, None
+    except Exception as error:  # noqa: BLE001 (it is raised at its place)
+        return items, True, error
+    return items, len(items) < room, None
 
 
 def cancel_all(row: deque[Inference | None]) -> None:

@@ -11,10 +11,10 @@ from tritonffi import _asyncio, _sequence, _stream
 from tritonffi._async_map import AsyncResponseMap, AwaitedMapped
 from tritonffi._call import check, encode_name, json_object, out_bool
 from tritonffi._closing import Unique
-from tritonffi._completion import Inference, finish
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._errors import InvalidArgumentError, NotFoundError
 from tritonffi._functions import check_own_call
+from tritonffi._inference import Inference, finish
 from tritonffi._map import CompletedMap, Mapped, ResponseMap, check_map
 from tritonffi._native import ffi, lib
 from tritonffi._spec import ModelSpec
@@ -243,9 +243,9 @@ class Model(Unique):
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        return await _asyncio.infer(
-            lambda make, queue: self._starter.start(make, queue, inputs, keywords), self._lifecycle
-        )
+        queue = _asyncio.queue_here(self._lifecycle)
+        inference = self._starter.start(_asyncio.AwaitedInference, queue, inputs, keywords)
+        return await inference.response()
 
     def async_stream(
         self,
@@ -325,15 +325,17 @@ class Model(Unique):
         start_each = self._starter.start_each
         if ordered:
             return ResponseMap(
-                lambda items: start_each(Inference, lifecycle.queue, items, keywords),
+                lambda items, errors: start_each(
+                    Inference, lifecycle.queue, items, keywords, errors
+                ),
                 items,
                 in_flight,
                 lifecycle.queue,
                 return_errors=return_errors,
             )
         return CompletedMap(
-            lambda items, queue, results: start_each(
-                functools.partial(Mapped, results=results), queue, items, keywords
+            lambda items, errors, queue, results: start_each(
+                functools.partial(Mapped, results=results), queue, items, keywords, errors
             ),
             items,
             in_flight,
@@ -381,8 +383,8 @@ class Model(Unique):
         """
         check_map(items, keywords, f"model {self.name!r}")
         return AsyncResponseMap(
-            lambda item, queue, results: self._starter.start(
-                functools.partial(AwaitedMapped, results=results), queue, item, keywords
+            lambda items, errors, queue, results: self._starter.start_each(
+                functools.partial(AwaitedMapped, results=results), queue, items, keywords, errors
             ),
             items,
             in_flight,

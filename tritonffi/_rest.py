@@ -26,8 +26,8 @@ from tritonffi._native import ffi, lib
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from tritonffi._completion import Inference
     from tritonffi._functions import FunctionModel
+    from tritonffi._inference import Inference
     from tritonffi._native import CData
 
 # What inferences of other models may have asked of this one: those of ensembles, above all.

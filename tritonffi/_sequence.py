@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from tritonffi import _asyncio, _stream
 from tritonffi._closing import Unique
-from tritonffi._completion import Inference, finish
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
+from tritonffi._inference import Inference, finish
 from tritonffi._request import Request, request_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from tritonffi._asyncio import AsyncResponseStream
-    from tritonffi._completion import AnyInference, CompletionQueue, Make
+    from tritonffi._completion import CompletionQueue
+    from tritonffi._inference import AnyInference, Make
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._response import Response
@@ -130,9 +131,9 @@ class ModelSequence(Unique):
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        return await _asyncio.infer(
-            lambda make, queue: self._start(make, queue, inputs, keywords), self._lifecycle
-        )
+        queue = _asyncio.queue_here(self._lifecycle)
+        inference = self._start(_asyncio.AwaitedInference, queue, inputs, keywords)
+        return await inference.response()
 
     def async_stream(
         self,

@@ -8,19 +8,22 @@ the server's last load, and the templates of requests made so far.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from tritonffi._completion import Inference
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
+from tritonffi._inference import Inference
 from tritonffi._input import Raw
 from tritonffi._request import Request, request_of
 from tritonffi._template import Template
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
 
-    from tritonffi._completion import AnyInference, CompletionQueue, Make
+    from tritonffi._completion import CompletionQueue
+    from tritonffi._inference import AnyInference, Make
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._spec import ModelSpec
@@ -76,7 +79,7 @@ class Starter:
             check_own_call(self._lifecycle.functions, self._name)
         lifecycle = self._lifecycle
         own = lifecycle.queue
-        if own.ready[0] * 2 > len(own.in_flight) or lifecycle.left:
+        if not queue.is_served and (own.ready[0] * 2 > len(own.in_flight) or lifecycle.left):
             self._take_what_came()
         try:
             template, inference = self._describe(make, queue, inputs, request)
@@ -98,16 +101,18 @@ class Starter:
         queue: CompletionQueue,
         items: list[Inputs | Request],
         keywords: RequestKeywords,
-    ) -> list[AnyInference | Exception]:
+        errors: deque[Exception],
+    ) -> list[AnyInference | None]:
         """Do as `start` for several items; those that are alike are submitted in one call of C.
 
         Returns:
-            For each item the inference, or what was raised instead.
+            For each item the inference; None: what was raised instead is appended to `errors`.
         """
-        self._take_what_came()
-        outcomes: list[AnyInference | Exception] = []
+        if not queue.is_served:
+            self._take_what_came()
+        outcomes = self._start_alike(make, queue, items, keywords, errors)
         while len(outcomes) < len(items):
-            outcomes += self._start_alike(make, queue, items[len(outcomes) :], keywords)
+            outcomes += self._start_alike(make, queue, items[len(outcomes) :], keywords, errors)
         return outcomes
 
     def _start_alike(
@@ -116,25 +121,29 @@ class Starter:
         queue: CompletionQueue,
         items: list[Inputs | Request],
         keywords: RequestKeywords,
-    ) -> list[AnyInference | Exception]:
+        errors: deque[Exception],
+    ) -> list[AnyInference | None]:
         """Start the first of some items, and those behind it that are like it."""
         if len(items) == 1 or type(items[0]) is not dict or "trace" in keywords:
-            return [self._try(make, queue, items[0], keywords)]
+            return [self._try(make, queue, items[0], keywords, errors)]
         inferences: list[AnyInference] = []
         try:
             _, request = self._read_item(items[0], keywords)
             template, first = self._describe(make, queue, items[0], request)
             inferences.append(first)
+            request_id, wanted = first.request_id, first.wanted
             timeout = None if request is None else request.timeout
-            for item in items[1:]:
+            for item in islice(items, 1, None):
                 pins = template.alike(item)
                 if pins is None:
                     break
-                inference = make(queue, self._name, first.request_id, timeout, pins)
-                inference.wanted = first.wanted
+                inference = make(queue, self._name, request_id, timeout, pins)
+                inference.wanted = wanted
                 inferences.append(inference)
-            template.submit_each(self._lifecycle, inferences)
+            are_started = template.submit_each(self._lifecycle, inferences)
             template.home.append(template)
+            if are_started:
+                return [*inferences]
         except BaseException as error:
             for inference in inferences:
                 if not inference.token:
@@ -143,9 +152,9 @@ class Starter:
                 raise
         # What failed is tried once more by itself: `start` finds the reason, and fresh metadata.
         return [
-            inference if inference.token else self._try(make, queue, item, keywords)
+            inference if inference.token else self._try(make, queue, item, keywords, errors)
             for item, inference in zip(items, inferences, strict=False)
-        ] or [self._try(make, queue, items[0], keywords)]
+        ] or [self._try(make, queue, items[0], keywords, errors)]
 
     def _try(
         self,
@@ -153,11 +162,13 @@ class Starter:
         queue: CompletionQueue,
         item: Inputs | Request,
         keywords: RequestKeywords,
-    ) -> AnyInference | Exception:
+        errors: deque[Exception],
+    ) -> AnyInference | None:
         try:
             return self.start(make, queue, item, keywords)
         except Exception as error:  # noqa: BLE001 (it is handed out)
-            return error
+            errors.append(error)
+            return None
 
     def _read_item(
         self, item: Inputs | Request, keywords: RequestKeywords

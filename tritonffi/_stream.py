@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tritonffi._closing import Closing
-from tritonffi._completion import CompletionQueue, Inference
+from tritonffi._completion import CompletionQueue
 from tritonffi._errors import InvalidArgumentError, QueueFullError, TritonError
+from tritonffi._inference import Inference
 from tritonffi._native import lib
 from tritonffi._response import Response
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tritonffi._native import CData
 
 
@@ -17,18 +19,18 @@ class Submission:
 
     Attributes:
         tokens: Where C writes them.
-        places: The place of each inference there, by key; None: there is but one.
+        keys: Of the inferences, in the order of their tokens; none: there is but one.
         begun: Whether the server's handle may have been looked at. Before that nothing is lost if
             the server is closed: the submission finds that out.
     """
 
-    __slots__ = ("begun", "places", "tokens")
+    __slots__ = ("begun", "keys", "tokens")
 
-    def __init__(self, tokens: CData, places: dict[int, int] | None = None) -> None:
+    def __init__(self, tokens: CData, keys: Sequence[int] = ()) -> None:
         self.tokens = tokens
-        self.places = places
+        self.keys = keys
         self.begun = False
 
     def token(self, key: int) -> int:
         """Return the token of the inference with this key; 0: C has written none."""
-        return int(self.tokens[0 if self.places is None else self.places[key]])
+        return int(self.tokens[self.keys.index(key) if self.keys else 0])

@@ -26,7 +26,7 @@ from tritonffi._tensor import PLAIN, element_type, to_tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tritonffi._completion import Inference
+    from tritonffi._inference import Inference
     from tritonffi._input import Pieces
     from tritonffi._native import CData
     from tritonffi._request import Request
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _ndarray = np.ndarray
 _from_buffer = ffi.from_buffer
 _submit = lib.tffi_inference_submit
-_ADDRESSES = ffi.typeof("const void *[]")
 _NUMBERS = ffi.typeof("uint64_t[]")
 _LONGEST_TIMEOUT_US = 2**64 - 1
 #: What is wanted of responses that may come out of the cache, where nothing else is said.
@@ -293,25 +292,28 @@ class Template:
         if self._extra is not None or self._special is not None:
             self.clear()
 
-    def submit_each(self, server: Submitter, inferences: Sequence[Inference]) -> None:
+    def submit_each(self, server: Submitter, inferences: Sequence[Inference]) -> bool:
         """Submit what was described for each of several inferences, in one call of C.
 
         Args:
             server: Where to.
             inferences: The one described, and others whose pins are from `alike`. They take their
                 tokens; those that Triton refuses are over without one.
+
+        Returns:
+            Whether all of them are in flight.
         """
         if len(inferences) == 1:
             self.submit(server, inferences[0])
-            return
+            return True
         count = len(inferences)
-        data = ffi.new(
-            _ADDRESSES, [pin for inference in inferences for pin in inference.pins or ()]
-        )
-        keys = ffi.new(_NUMBERS, [inference.key for inference in inferences])
+        data: list[CData] = []
+        for inference in inferences:
+            data += inference.pins or ()
+        keys = [inference.key for inference in inferences]
         tokens = ffi.new(_NUMBERS, count)
         queue = inferences[0].queue.native
-        submission = Submission(tokens, {key: i for i, key in enumerate(keys)})
+        submission = Submission(tokens, keys)
         for inference in inferences:
             inference.submission = submission
         submission.begun = True
@@ -322,7 +324,9 @@ class Template:
         # where a signal handler raises, the caller gets nothing that he could cancel.
         is_through = False
         try:
-            lib.tffi_inference_submit_each(handle, self.native, data, keys, count, queue, tokens)
+            are_started: bool = lib.tffi_inference_submit_each(
+                handle, self.native, data, keys, count, queue, tokens
+            )
             is_through = server.native is not None
         finally:
             for inference, token in zip(inferences, ffi.unpack(tokens, count), strict=True):
@@ -332,6 +336,7 @@ class Template:
                 elif not is_through:
                     inference.cancel()
         self.clear()
+        return are_started
 
     def clear(self) -> None:
         """Forget what the last request said beside its inputs."""
