@@ -163,7 +163,6 @@ OF_PYTHON = {
     "MetricFamily.closed": "what `close` has done",
     "Metric.closed": "what `close` has done",
     "MetricFamily.forget": "internal",
-    "MetricFamily.lock": "internal",
     "MetricFamilySamples": "what `Server.metrics_dict` returns",
     "MetricSample": "a part of `MetricFamilySamples`",
     "parse_metrics": "takes the text of `Server.metrics` apart",
