@@ -266,6 +266,28 @@ def test_shared_memory_of_a_killed_process_is_removed(runs, tmp_path):
         assert segments(pid) == []
 
 
+@pytest.mark.parametrize("how", ["load", "start"])
+def test_a_stub_that_dies_before_its_model_is_known_ends_the_waiting(runs, tmp_path, how):
+    """Triton would wait for ever; others load beside it, and the process ends well."""
+    write(tmp_path, "dies", "FP32", "return value")
+    (tmp_path / "dies" / "1" / "model.py").write_text("import os\nos._exit(3)\n")
+    body = """
+        if sys.argv[3] == "start":
+            print(message(lambda: Server(sys.argv[2])))
+        else:
+            server = Server(sys.argv[2], startup_models=[])
+            print(message(lambda: server.load("dies")))
+            add = server.load_function(
+                "add", lambda x: x + 1, inputs={"x": ("FP32", [1])}, outputs={"y": ("FP32", [1])}
+            )
+            print(add.infer({"x": [1.0]})["y"].tolist())
+    """
+    first, *others = run(body, tmp_path, how)
+    name = "" if how == "start" else "model 'dies': "
+    assert f"{name}a process of Triton's python backend has ended before" in first
+    assert others == ([] if how == "start" else ["[2.0]"])
+
+
 def test_two_servers_with_models_of_one_name(runs, tmp_path):
     """Each has its own stub; closing one leaves the other at work."""
     write(tmp_path / "a", "add", "FP32", "return value + 1")

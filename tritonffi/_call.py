@@ -254,6 +254,7 @@ def interruptible(
     *,
     timeout: float | None = None,
     abandoned: Callable[[T], None] | None = None,
+    watch: Callable[[], None] | None = None,
 ) -> T:
     """
     Make a call that blocks in C for long, so that Ctrl-C and `timeout` can end the waiting.
@@ -267,11 +268,13 @@ def interruptible(
         what: What it does, such as "loading model 'x'".
         timeout: Seconds.
         abandoned: Gets the result if the caller has left before, on whichever thread is last.
+        watch: Called now and then meanwhile; when it raises, the caller leaves with that.
 
     Raises:
         TimeoutError: The call was not over after `timeout` seconds.
     """
-    if timeout is None and threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if timeout is None and watch is None and not is_main:
         return call()
     errand = _Errand(call, abandoned)
     thread = threading.Thread(target=errand.run, name=f"tritonffi: {what}", daemon=True)
@@ -283,7 +286,7 @@ def interruptible(
                 # A signal came while start() waited, and broke the bookkeeping of its Event.
                 raise error.__context__ from None
             return call()  # the interpreter is going down and starts no threads any more
-        if errand.wait(timeout):
+        if errand.wait(timeout, watch):
             thread.join()  # it has nothing left to do, and should not be seen any more
     except BaseException:
         errand.leave()
@@ -323,7 +326,7 @@ class _Errand(Generic[T]):
         if left:
             self._abandon()
 
-    def wait(self, timeout: float | None) -> bool:
+    def wait(self, timeout: float | None, watch: Callable[[], None] | None) -> bool:
         """Wait until the call is over; False when the time was up before.
 
         In slices: a signal that comes right before a wait does not end it.
@@ -335,6 +338,8 @@ class _Errand(Generic[T]):
                 return True
             if until is not None and time.monotonic() >= until:
                 return False
+            if watch is not None:
+                watch()
 
     def leave(self) -> None:
         """Have the caller wait no longer: the outcome, there already or to come, is not his."""

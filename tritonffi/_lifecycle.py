@@ -130,6 +130,7 @@ class Lifecycle:
                 f"starting server {self.name!r}",
                 timeout=timeout,
                 abandoned=lambda handle: undo(handle, folder, FRESH_S),
+                watch=_python_backend.StubWatch(),
             )
         except BaseException as error:
             if isinstance(error, TritonError):

@@ -60,13 +60,16 @@ def check_repository(place: str, names: Collection[str] | None = None) -> None:
 
 def check_model(
     folder: Path, config: str | None = None, files: Collection[str] | None = None
-) -> None:
+) -> bool:
     """Refuse a model that Triton would wait for.
 
     Args:
         folder: The model's.
         config: What is used in place of the config that is there.
         files: What is used in place of all files that are there, as paths in the folder.
+
+    Returns:
+        Whether it is one of the python backend.
 
     Raises:
         InvalidArgumentError: It lacks its file.
@@ -76,7 +79,7 @@ def check_model(
             config = (folder / "config.pbtxt").read_text(encoding="utf-8", errors="replace")
         config = _COMMENT.sub("", config)
         if not _IS_PYTHON.search(config):
-            return
+            return False
         if files is None:
             files = [str(p.relative_to(folder)) for p in folder.glob("[0-9]*/*") if p.exists()]
             versions = {path.name for path in folder.glob("[0-9]*")}
@@ -92,3 +95,5 @@ def check_model(
                 f"model {folder.name!r}: {folder / numbers[-1] / file} is missing, without which "
                 "Triton's python backend would never have done with loading the model"
             )
+        return True
+    return False

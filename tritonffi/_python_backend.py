@@ -22,6 +22,7 @@ import shlex
 import signal
 import sys
 import sysconfig
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tritonffi import _leftovers
+from tritonffi._errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 STUB: Final = "triton_python_backend_stub"
 _HOME: Final = ".home"
 _SHM = Path("/dev/shm")  # noqa: S108 (where Linux keeps shared memory)
+
+#: How long a stub may be dead without being waited for, before that is taken to be for ever.
+_LOST_S = 1.0
 _LIBPYTHON: Final = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
 _MINOR: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # What Triton says of a backend that is not there.
@@ -273,9 +278,53 @@ def is_lost(model: str | None = None) -> bool:
         elif model is not None:
             with contextlib.suppress(OSError):
                 arguments = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
-                if any(argument.startswith(os.fsencode(f"{model}_")) for argument in arguments):
+                name = os.fsencode(model)
+                if any(a == name or a.startswith(name + b"_") for a in arguments):
                     return False
     return dead
+
+
+class StubWatch:
+    """
+    Notices that a stub has died for which Triton waits for ever, while models are loaded.
+
+    As long as a stub completes the config of its model, Triton does not look whether it is alive
+    (triton-inference-server/server#4537). One that ends as it should is waited for in no time.
+    """
+
+    def __init__(self, model: str | None = None) -> None:
+        """
+        Remember who is dead already.
+
+        Args:
+            model: The one that is loaded; None: any.
+        """
+        self._model = model
+        self._before = self._dead()
+        self._since: float | None = None
+
+    def __call__(self) -> None:
+        """
+        Look whether there is one.
+
+        Raises:
+            InternalError: It has been there for a while, and the model has no living one.
+        """
+        if not (self._dead() - self._before and is_lost(self._model)):
+            self._since = None
+        elif self._since is None:
+            self._since = time.monotonic()
+        elif time.monotonic() - self._since > _LOST_S:
+            context = "" if self._model is None else f"model {self._model!r}: "
+            raise InternalError(
+                f"{context}a process of Triton's python backend has ended before it had said what "
+                "its model takes and gives, and Triton waits for it for ever. Its last words are "
+                "on stderr; with strict_model_config=True, Triton itself sees such an end"
+            )
+
+    @staticmethod
+    def _dead() -> set[str]:
+        return {pid for pid, state in _stubs() if state == "Z"} if _own_shm() else set()
 
 
 def end_stubs() -> None:

@@ -43,7 +43,7 @@ from tritonffi._model_files import check_model, check_repository
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tritonffi._call import ParameterValue
     from tritonffi._functions import FunctionModel
@@ -90,9 +90,10 @@ def load(
             if not (lifecycle.repository / name).is_dir():
                 (lifecycle.repository / name / "1").mkdir(parents=True)
     given = overrides.get("config")
-    for folder in [*_folders(lifecycle, name), lifecycle.repository / name][:1]:
-        check_model(folder, None if given is None else str(given), files or None)
-    load_with(lifecycle, name, overrides, timeout)
+    folder = [*_folders(lifecycle, name), lifecycle.repository / name][0]
+    is_python = check_model(folder, None if given is None else str(given), files or None)
+    watch = _python_backend.StubWatch(name) if is_python else None
+    load_with(lifecycle, name, overrides, timeout, watch=watch)
 
 
 def _write(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> None:
@@ -199,6 +200,8 @@ def load_with(
     overrides: Mapping[str, ParameterValue],
     timeout: float | None,
     function: FunctionModel | None = None,
+    *,
+    watch: Callable[[], None] | None = None,
 ) -> None:
     """Load a model with the load parameters of the C API.
 
@@ -209,6 +212,7 @@ def load_with(
         timeout: Seconds to wait; the load goes on in the background.
         function: The callable that it stands for, where it does. It is unloaded again where the
             caller has left.
+        watch: Raises when the load will never be over.
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
@@ -245,7 +249,7 @@ def load_with(
 
     mark = _log.capture.mark()
     try:
-        interruptible(call, f"loading {context}", timeout=timeout, abandoned=abandoned)
+        interruptible(call, f"loading {context}", timeout=timeout, abandoned=abandoned, watch=watch)
     except TritonError as error:
         lifecycle.explain(error, mark, name)
         is_there = is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir()
