@@ -16,22 +16,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import importlib.util
 import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import platformdirs
 
 if TYPE_CHECKING:
+    import zipfile
     from collections.abc import Iterator
 
 PACKAGE: Final = "nvidia-pytriton"
@@ -147,6 +145,8 @@ def _pip(command: str, folder: Path, package: str, otherwise: str, *, quiet: boo
         )
     where = "--dest" if command == "download" else "--target"
     arguments = [command, "--no-deps", "--only-binary=:all:", where, str(folder), package]
+    import subprocess  # noqa: PLC0415  each start of a server looks for what was fetched before
+
     done = subprocess.run(  # noqa: S603  no shell, and nothing in it comes from outside
         [sys.executable, "-m", "pip", *arguments],
         stdout=subprocess.PIPE if quiet else _stderr_descriptor(),
@@ -232,6 +232,8 @@ def _unpack(wheel: Path, folder: Path, *, quiet: bool) -> None:
                 f"{wheel} is not the wheel of {PACKAGE} {VERSION}, or was damaged on its way: "
                 f"its SHA-256 is {digest}, expected {SHA256}"
             )
+        import zipfile  # noqa: PLC0415  as above
+
         with zipfile.ZipFile(file) as archive:
             _extract(archive, folder, quiet=quiet)
 
@@ -329,6 +331,8 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def _sha256(file: BinaryIO) -> str:
+    import hashlib  # noqa: PLC0415  as above
+
     digest = hashlib.sha256()
     while chunk := file.read(_CHUNK):
         digest.update(chunk)

@@ -287,7 +287,7 @@ def _in_wheel() -> Path:
 
 
 def _in_fetched() -> Path:
-    from tritonffi import _fetch  # noqa: PLC0415  brings zipfile and subprocess, as above
+    from tritonffi import _fetch  # noqa: PLC0415  brings platformdirs, as above
 
     directory = _fetch.default_directory()
     if not directory.exists():

@@ -100,7 +100,7 @@ def examine(library: Path, stubs: Path) -> PythonBackend:
 
 
 def _numpy_problem() -> str:
-    from tritonffi import _fetch  # noqa: PLC0415  brings zipfile and subprocess: not for everyone
+    from tritonffi import _fetch  # noqa: PLC0415  brings platformdirs: not for everyone
 
     text = f"its stub needs a numpy below 2, and here is {np.__version__}"
     problem = _fetch.packages_problem()
