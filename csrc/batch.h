@@ -70,6 +70,7 @@ struct tffi_function {
   uint32_t instances;   /* made so far, over all models of this function */
   uint32_t executing;   /* calls of Execute that have not returned; atomic */
   uint32_t models;      /* Triton's models of this function: one, two while a reload overlaps */
+  bool lending; /* inputs of single requests are not copied where they can be lent; atomic */
   bool loaded;
   bool closing;
   bool abandoned;
@@ -89,6 +90,9 @@ struct tffi_function {
   bool describing;
   bool decoupled;
 };
+
+/* gather.c, scatter.c: what was copied; atomic. */
+extern tffi_copies tffi_copied;
 
 /* The clock readings that Triton's statistics of one execution are made of. */
 typedef struct {

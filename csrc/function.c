@@ -83,6 +83,7 @@ tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token
   function->describing = spec->describing;
   function->decoupled = spec->decoupled;
   function->max_batch_size = spec->stacking ? spec->max_batch_size : 0;
+  function->lending = true;
   function->warm_up_calls = spec->warm_up_calls;
   function->input_count = spec->input_count;
   function->worker_count = spec->worker_count > 0 ? spec->worker_count : 1;
@@ -324,6 +325,11 @@ void tffi_batch_exchange(tffi_batch **batch, const tffi_result *result, struct T
   tffi_batch_release(shown);
 }
 
+void tffi_function_stop_lending(tffi_function *function)
+{
+  __atomic_store_n(&function->lending, false, __ATOMIC_RELAXED);
+}
+
 uint32_t tffi_function_executing(const tffi_function *function)
 {
   return __atomic_load_n(&function->executing, __ATOMIC_ACQUIRE);
@@ -373,6 +379,15 @@ bool tffi_batch_is_cancelled(tffi_batch *shown, uint32_t index)
   }
   pthread_mutex_unlock(&batch->function->lock);
   return cancelled;
+}
+
+bool tffi_batch_is_running(tffi_batch *shown)
+{
+  const function_batch *batch = (const function_batch *)shown;
+  pthread_mutex_lock(&batch->function->lock);
+  const bool running = batch->state == BATCH_RUNNING;
+  pthread_mutex_unlock(&batch->function->lock);
+  return running;
 }
 
 bool tffi_batch_claim(function_batch *batch)

@@ -10,6 +10,17 @@
 
 #include "batch.h"
 
+tffi_copies tffi_copied;
+
+void tffi_copies_read(tffi_copies *copies)
+{
+  const uint64_t *from = (const uint64_t *)&tffi_copied;
+  uint64_t *to = (uint64_t *)copies;
+  for (size_t i = 0; i < sizeof(tffi_copies) / sizeof(uint64_t); i++) {
+    to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+  }
+}
+
 /* One input of one request, as Triton shows it; valid until the request is released. */
 typedef struct {
   struct TRITONBACKEND_Input *input; /* NULL: the request does not have it */
@@ -170,7 +181,54 @@ static function_batch *make_batch(tffi_function *function, uint32_t request_coun
   return batch;
 }
 
+/*
+ * Where the data of an input of a single request can be read as it lies: then the callable's array needs no copy, if
+ * Python holds that memory for the request and can for the array too. NULL: it must be copied.
+ */
+static void *lendable(const function_batch *batch, const source *from)
+{
+  const void *data = NULL;
+  uint64_t size = 0;
+  TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+  int64_t type_id = 0;
+  if (batch->shown.queue == NULL || from->byte_size < TFFI_WORTH_LENDING || from->chunk_count != 1) {
+    return NULL;
+  }
+  struct TRITONSERVER_Error *error = TRITONBACKEND_InputBuffer(from->input, 0, &data, &size, &type, &type_id);
+  const uint32_t element_size = TRITONSERVER_DataTypeByteSize(from->datatype);
+  if (error != NULL || (element_size > 0 && (uintptr_t)data % element_size != 0)) {
+    tffi_discard(error);
+    return NULL;
+  }
+  return (void *)(uintptr_t)data; /* the callable's array is read-only */
+}
+
 /* Copies one input of all requests of the batch, one behind the other, into memory of its own. */
+static struct TRITONSERVER_Error *copy_input(const function_batch *batch, uint32_t index, reading *const *members)
+{
+  tffi_tensor *tensor = &batch->shown.inputs[index];
+  tensor->buffer = tffi_buffer_new(tensor->byte_size);
+  if (tensor->buffer == NULL) {
+    return tffi_tensor_error(batch->function, "input", tensor->name, TRITONSERVER_ERROR_UNAVAILABLE,
+                        "no memory for the batch");
+  }
+  tensor->data = tffi_buffer_data(tensor->buffer);
+  char *to = tensor->data;
+  for (uint32_t i = 0; i < batch->shown.request_count; i++) {
+    const source *from = &members[i]->sources[index];
+    struct TRITONSERVER_Error *error = walk_chunks(batch->function, tensor->name, from, to);
+    if (error != NULL) {
+      return error;
+    }
+    to += from->byte_size;
+    if (from->byte_size > 0) {
+      tffi_count(&tffi_copied.inputs, 1);
+      tffi_count(&tffi_copied.input_bytes, (int64_t)from->byte_size);
+    }
+  }
+  return NULL;
+}
+
 static struct TRITONSERVER_Error *gather_input(function_batch *batch, uint32_t index, reading *const *members)
 {
   tffi_tensor *tensor = &batch->shown.inputs[index];
@@ -181,12 +239,6 @@ static struct TRITONSERVER_Error *gather_input(function_batch *batch, uint32_t i
   for (uint32_t i = 0; i < batch->shown.request_count; i++) {
     tensor->byte_size += members[i]->sources[index].byte_size;
   }
-  tensor->buffer = tffi_buffer_new(tensor->byte_size);
-  if (tensor->buffer == NULL) {
-    return tffi_tensor_error(batch->function, "input", tensor->name, TRITONSERVER_ERROR_UNAVAILABLE,
-                        "no memory for the batch");
-  }
-  tensor->data = tffi_buffer_data(tensor->buffer);
   tensor->memory_type = TRITONSERVER_MEMORY_CPU;
   tensor->datatype = first->datatype;
   int64_t *shape = (int64_t *)(uintptr_t)tensor->shape; /* const for the reader */
@@ -198,15 +250,11 @@ static struct TRITONSERVER_Error *gather_input(function_batch *batch, uint32_t i
     *shape++ = first->shape[i];
   }
   tensor->dim_count += first->dim_count;
-  char *to = tensor->data;
-  for (uint32_t i = 0; i < batch->shown.request_count; i++) {
-    const source *from = &members[i]->sources[index];
-    struct TRITONSERVER_Error *error = walk_chunks(batch->function, tensor->name, from, to);
-    if (error != NULL) {
-      return error;
-    }
-    to += from->byte_size;
+  tensor->data = lendable(batch, first);
+  if (tensor->data == NULL) {
+    return copy_input(batch, index, members);
   }
+  tffi_count(&tffi_copied.lent_inputs, 1);
   return NULL;
 }
 
@@ -236,6 +284,13 @@ static function_batch *gather(function_instance *instance, reading *const *membe
     batch->requests[i] = members[i]->request;
     rows[i] = members[i]->rows;
     batch->shown.row_count += members[i]->rows;
+  }
+  bool large = false;
+  for (uint32_t i = 0; member_count == 1 && i < function->input_count; i++) {
+    large = large || members[0]->sources[i].byte_size >= TFFI_WORTH_LENDING;
+  }
+  if (large && __atomic_load_n(&function->lending, __ATOMIC_RELAXED)) {
+    tffi_slot_find_lender(members[0]->request, &batch->shown.queue, &batch->shown.key);
   }
   for (uint32_t i = 0; i < function->input_count && error == NULL; i++) {
     error = gather_input(batch, i, members);

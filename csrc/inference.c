@@ -119,6 +119,7 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
   pthread_mutex_lock(&slot->request_lock);
   slot->request = NULL;
   pthread_mutex_unlock(&slot->request_lock);
+  tffi_slot_lend_no_more(slot);
   discard(TRITONSERVER_InferenceRequestDelete(request));
   finish_if_last(slot);
 }
@@ -154,6 +155,18 @@ static struct TRITONSERVER_Error *hand_over(struct TRITONSERVER_Server *server, 
   return error;
 }
 
+static bool is_worth_lending(const tffi_request *request)
+{
+  bool large = false;
+  for (uint32_t i = 0; request->lending && i < request->input_count; i++) {
+    large = large || request->inputs[i].byte_size >= TFFI_WORTH_LENDING;
+  }
+  for (uint32_t i = 0; request->lending && i < request->piece_count; i++) {
+    large = large || request->pieces[i].byte_size >= TFFI_WORTH_LENDING;
+  }
+  return large;
+}
+
 /* Makes the C request and hands it to Triton; after an error nothing is held. */
 static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, const tffi_request *request,
                                          tffi_queue *queue, uint64_t key, uint64_t *token)
@@ -187,11 +200,15 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   if (slot != NULL) {
     slot->max_pending = request->max_pending;
     slot->wanted = wanted;
+    if (is_worth_lending(request)) {
+      tffi_slot_lend(slot, irequest);
+    }
     error = hand_over(server, slot, irequest, allocator, trace, token);
     if (error == NULL) {
       return NULL;
     }
     slot->wanted = NULL;
+    tffi_slot_lend_no_more(slot);
     tffi_slot_give_back(slot);
   }
   free(wanted);

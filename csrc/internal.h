@@ -48,6 +48,8 @@ static inline void tffi_cond_init(pthread_cond_t *cond)
   pthread_condattr_destroy(&attributes);
 }
 
+enum { TFFI_WORTH_LENDING = 64 << 10 /* bytes; what is smaller is copied in a microsecond, and then the copy's to keep */ };
+
 /* buffer.c: one more holder of a buffer. */
 void tffi_buffer_retain(tffi_buffer *buffer);
 
@@ -105,6 +107,9 @@ typedef struct tffi_slot {
   bool overflowed;        /* the bound was passed: later responses are dropped; atomic */
   bool lost;              /* a response before the final one found no memory; atomic */
 
+  const void *lent_as;         /* the request that may lend; NULL: none. In slot.c's table, under its lock, as the next */
+  struct tffi_slot *lent_next;
+
   tffi_wanted *wanted; /* NULL: nothing; freed when final response and release were seen */
 
   uint32_t index;
@@ -128,6 +133,15 @@ uint64_t tffi_slot_next_token(tffi_slot *slot);
 tffi_slot *tffi_slot_at(uint32_t index);
 /* slot.c: the slot of a token, right or stale; NULL for a number that never was one, or one from before a fork. */
 tffi_slot *tffi_slot_find(uint64_t token);
+
+/*
+ * slot.c: whoever has this request, from Triton, may know where its inputs lie, until tffi_slot_lend_no_more. The same
+ * pointer is the request in Triton's API for backends; one that Triton has made of it is another.
+ */
+void tffi_slot_lend(tffi_slot *slot, const void *request);
+void tffi_slot_lend_no_more(tffi_slot *slot);
+/* The inference of a request that lends; false: there is none. */
+bool tffi_slot_find_lender(const void *request, const tffi_queue **queue, uint64_t *key);
 
 /* A slot for one inference whose completions go to `queue`, with token and `final` set; NULL where memory is out. */
 tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key);

@@ -204,6 +204,8 @@ static struct TRITONSERVER_Error *add_output(const function_batch *batch, uint32
   }
   if (size > 0) {
     memcpy(to, (const char *)from->data + offset, size);
+    tffi_count(&tffi_copied.outputs, 1);
+    tffi_count(&tffi_copied.output_bytes, (int64_t)size);
   }
   return NULL;
 }

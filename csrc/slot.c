@@ -6,12 +6,14 @@
  */
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "internal.h"
 
 enum {
   SLOTS_PER_CHUNK = 256,
   CHUNKS = 4096, /* a million inferences in flight */
+  LENDING = 256,
   INDEX_BITS = 20
 };
 
@@ -20,6 +22,7 @@ static struct {
   tffi_slot *chunks[CHUNKS];
   uint32_t chunk_count; /* written under the lock, read without */
   tffi_slot *idle;
+  tffi_slot *lending[LENDING]; /* by the request */
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 uint32_t tffi_forks;
@@ -38,6 +41,7 @@ static void after_fork_in_child(void)
 {
   tffi_forks += 1;
   store.idle = NULL;
+  memset(store.lending, 0, sizeof(store.lending));
   pthread_mutex_unlock(&store.lock);
 }
 
@@ -112,4 +116,51 @@ tffi_slot *tffi_slot_find(uint64_t token)
     return NULL;
   }
   return slot;
+}
+
+/* Of a request, which lies on a multiple of 16. */
+static tffi_slot **lending_of(const void *request)
+{
+  return &store.lending[((uintptr_t)request >> 4) % LENDING];
+}
+
+void tffi_slot_lend(tffi_slot *slot, const void *request)
+{
+  tffi_slot **first = lending_of(request);
+  pthread_mutex_lock(&store.lock);
+  slot->lent_as = request;
+  slot->lent_next = *first;
+  *first = slot;
+  pthread_mutex_unlock(&store.lock);
+}
+
+void tffi_slot_lend_no_more(tffi_slot *slot)
+{
+  if (slot->lent_as == NULL) {
+    return;
+  }
+  pthread_mutex_lock(&store.lock);
+  for (tffi_slot **at = lending_of(slot->lent_as); *at != NULL; at = &(*at)->lent_next) {
+    if (*at == slot) {
+      *at = slot->lent_next;
+      break;
+    }
+  }
+  slot->lent_as = NULL;
+  pthread_mutex_unlock(&store.lock);
+}
+
+bool tffi_slot_find_lender(const void *request, const tffi_queue **queue, uint64_t *key)
+{
+  pthread_mutex_lock(&store.lock);
+  const tffi_slot *slot = *lending_of(request);
+  while (slot != NULL && slot->lent_as != request) {
+    slot = slot->lent_next;
+  }
+  if (slot != NULL) {
+    *queue = slot->queue;
+    *key = slot->key;
+  }
+  pthread_mutex_unlock(&store.lock);
+  return slot != NULL;
 }

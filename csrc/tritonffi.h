@@ -243,6 +243,7 @@ typedef struct {
   uint32_t flags;       /* TRITONSERVER_RequestFlag bits */
   uint32_t max_pending; /* of a decoupled model: how many responses may wait to be read; 0: any number */
   bool batching;  /* the model's: whether the first axis of an output is a batch, whose rows have the same labels */
+  bool lending;   /* whether a function model may be told where input data lies: tffi_batch says more */
 } tffi_request;
 
 /*

@@ -30,9 +30,15 @@ typedef struct {
  * One call of the callable: requests that fit together, stacked along the first axis if `batching`. Inputs stand in
  * the order of tffi_function_new; one that the requests do not have has no data. Everything lives as long as the
  * batch; the input memory is the batch's own, and the reader may take its `buffer` over.
+ *
+ * An input with data and no buffer is lent: it lies where the one who submitted the inference holds it, until that is
+ * over. That may be at once where the batch is abandoned: so whoever reads must first hold the same memory, and then see
+ * that the batch still runs.
  */
 typedef struct {
   tffi_tensor *inputs;
+  const tffi_queue *queue; /* of the inference that lends; NULL: nothing is lent */
+  uint64_t key;            /* its key */
   const tffi_batch_request *requests; /* NULL where the function does not ask for them */
   const int64_t *rows;                /* of each request; 1 where the model does not batch */
   int64_t row_count;   /* their sum */
@@ -56,6 +62,17 @@ typedef struct {
   bool describing;       /* batches say what their requests say beside the inputs */
 } tffi_function_spec;
 
+/* Data of functions that was copied, or lent, since the process began: of inputs and outputs of more than 0 bytes. */
+typedef struct {
+  uint64_t inputs; /* of requests, into the memory of a batch */
+  uint64_t input_bytes;
+  uint64_t lent_inputs; /* not copied */
+  uint64_t outputs; /* of calls, into those of responses */
+  uint64_t output_bytes;
+} tffi_copies;
+
+void tffi_copies_read(tffi_copies *copies);
+
 /* Makes a function model. *token names it in the model config, as parameter "tritonffi.token". NULL: no memory. */
 tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token);
 /* Drops the reference that tffi_function_new gave. */
@@ -73,6 +90,9 @@ struct TRITONSERVER_Error *tffi_function_set_loaded(tffi_function *function);
  * end. TFFI_WAIT_GONE: there will be none, the worker may leave.
  */
 tffi_wait tffi_function_next(tffi_function *function, uint32_t worker, int64_t timeout_ns, tffi_batch **batch);
+
+/* Inputs are not lent to this function any more. */
+void tffi_function_stop_lending(tffi_function *function);
 
 /* How many of its instances are in the middle of a call, as Triton sees it. */
 uint32_t tffi_function_executing(const tffi_function *function);
@@ -122,6 +142,8 @@ void tffi_batch_end(tffi_batch *batch);
  * abandoned. False once the batch is answered.
  */
 bool tffi_batch_is_cancelled(tffi_batch *batch, uint32_t index);
+/* Whether its answer is still wanted, and its requests not given back. */
+bool tffi_batch_is_running(tffi_batch *batch);
 /* Answers every request of the batch with an error. On an abandoned or finished batch nothing happens. */
 void tffi_batch_fail(tffi_batch *batch, int32_t code, const char *message);
 /* The worker is through with the batch. One that was not answered is answered with an error. */

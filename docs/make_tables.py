@@ -144,6 +144,8 @@ OF_PYTHON = {
     "ResponseStream.close": "cancels, and drops what was not read",
     "MemoryPool": "memory of this package's own",
     "memory_pool": "likewise",
+    "FunctionCopies": "counts of this package's own",
+    "function_copies": "likewise",
     "Model": "a name and a version, which its functions take",
     "Server.model": "likewise",
     "Server.closed": "what `close` has done",

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from _functions import Loader, identity, statistics
 
+from tritonffi import function_copies
 from tritonffi._native import ffi, lib
 from tritonffi.capi import check
 
@@ -109,6 +110,17 @@ def test_an_input_in_several_parts_arrives_as_one(server, model):
     """The parts are put one behind the other."""
     answer = RawRequest(server, "function").send(PARTS)
     np.testing.assert_array_equal(answer, np.concatenate(PARTS), strict=True)
+
+
+def test_an_input_that_others_sent_is_copied(server, model):
+    """Nobody here holds its memory, once Triton has given the request back."""
+    before = function_copies()
+    part = np.arange(1 << 18, dtype=np.float32)
+    answer = RawRequest(server, "function").send([part])
+    np.testing.assert_array_equal(answer, part, strict=True)
+    after = function_copies()
+    assert after.input_bytes - before.input_bytes == part.nbytes
+    assert after.lent_inputs == before.lent_inputs
 
 
 def test_an_input_on_a_gpu_is_refused(server, model):

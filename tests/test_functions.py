@@ -161,7 +161,8 @@ def test_inputs_stay_valid_however_long_the_callable_keeps_them(load, server, si
     for i, view in enumerate(kept):
         assert view.shape == (1, (size + 1) // 2)
         assert np.all(view == i)
-    assert counters()["buffers"] >= 20
+    # A large one is lent, until the first that is kept is noticed (test_function_lending.py).
+    assert counters()["buffers"] >= (20 if size <= 1000 else 10)
     kept.clear()
 
 

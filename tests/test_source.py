@@ -122,6 +122,7 @@ OWNERS = {
     "tffi_bytes": ["_bytes"],
     "tffi_buffer": ["_response", "_function_inputs", "_trace_record"],
     "tffi_counters": ["_memory_pool"],
+    "tffi_copies": ["_function_inputs"],
     "tffi_pool": ["_memory_pool"],
     "tffi_dlpack": ["_lent"],
     "tffi_inference_submit": ["_template"],
@@ -135,6 +136,7 @@ OWNERS = {
     "tffi_trace": ["_trace"],
     "tffi_function": ["_functions"],
     "tffi_batch_is_cancelled": ["_function_context", "_function_serving"],
+    "tffi_batch_is_running": ["_function_inputs"],
     "tffi_batch_release": ["_functions"],
     "tffi_batch": ["_function_serving"],
 }

@@ -33,6 +33,7 @@ from tritonffi._errors import (
     UnsupportedError,
 )
 from tritonffi._function_context import Context, ContextRequest
+from tritonffi._function_inputs import FunctionCopies, function_copies
 from tritonffi._function_results import Result
 from tritonffi._inference import Inference
 from tritonffi._input import Chunks, Raw
@@ -71,6 +72,7 @@ __all__ = [
     "ClosedError",
     "Context",
     "ContextRequest",
+    "FunctionCopies",
     "Inference",
     "InstanceGroupKind",
     "InternalError",
@@ -125,6 +127,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "chrome_trace",
+    "function_copies",
     "is_log_enabled",
     "log_message",
     "log_settings",

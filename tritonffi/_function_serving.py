@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING
 from tritonffi._call import check, take_error
 from tritonffi._errors import CancelledError, InternalError, TritonError
 from tritonffi._function_context import RunningBatch, read_context
-from tritonffi._function_inputs import give_back, read_inputs
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator
 
-    from tritonffi._function_config import Declared
     from tritonffi._function_context import Context
-    from tritonffi._function_inputs import Owners
+    from tritonffi._function_inputs import InputReader
     from tritonffi._function_results import ResultWriter
     from tritonffi._function_target import Instance
     from tritonffi._native import CData
@@ -42,8 +40,8 @@ class Serving:
         name: str,
         number: int,
         instance: Instance,
-        inputs: Sequence[Declared],
         *,
+        reader: InputReader,
         writer: ResultWriter,
         note_warm_up: Callable[[BaseException], None],
         busy: set[threading.Thread],
@@ -55,7 +53,7 @@ class Serving:
             name: The model's name.
             number: The instance's number.
             instance: What it calls.
-            inputs: What the model takes.
+            reader: Makes the arrays; this instance's own.
             writer: Makes C structs of results.
             note_warm_up: Told what the callable raises in a warm-up, before Triton is.
             busy: Holds the thread that serves as long as it is in the callable.
@@ -63,7 +61,7 @@ class Serving:
         self._name = name
         self._number = number
         self._instance = instance
-        self._inputs = inputs
+        self._reader = reader
         self._writer = writer
         self._note_warm_up = note_warm_up
         self._busy = busy
@@ -89,6 +87,7 @@ class Serving:
             if self._error[0]:
                 self._fail(batch[0], take_error(self._error[0]), InternalError.code)
                 lib.tffi_batch_exchange(batch, ffi.NULL, self._error)
+            self._reader.look_after()
 
     def _answer(self, batch: CData) -> tuple[CData, object]:
         """
@@ -119,12 +118,10 @@ class Serving:
         if running is not None:
             context["context"] = read_context(batch, running, self._name, self._number)
         is_cancelled = functools.partial(_is_cancelled, batch)
-        owners: Owners = []
+        read = self._reader.read
         try:
             if self._instance.is_decoupled:
-                generator = self._instance.generate(
-                    read_inputs(batch, self._inputs, owners), context, is_cancelled
-                )
+                generator = self._instance.generate(read(batch), context, is_cancelled)
                 try:
                     self._stream(batch, generator)
                 finally:
@@ -133,14 +130,12 @@ class Serving:
                 lib.tffi_batch_end(batch)
                 return ffi.NULL, None
             # In a list, because a traceback that somebody keeps keeps this frame too.
-            results = [
-                self._instance.call(read_inputs(batch, self._inputs, owners), context, is_cancelled)
-            ]
+            results = [self._instance.call(read(batch), context, is_cancelled)]
             if running is not None:
                 running.end()
             return self._write(batch, results.pop())
         finally:
-            give_back(owners)
+            self._reader.give_back()
 
     def _stream(self, batch: CData, generator: Generator[object, None, None]) -> None:
         """

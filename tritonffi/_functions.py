@@ -17,6 +17,7 @@ what else may stand in its place in `_function_target`; `_function_serving` is o
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from tritonffi._call import encode, take_error
 from tritonffi._errors import TritonError, UnsupportedError
 from tritonffi._function_config import check_model_name, function_config
+from tritonffi._function_inputs import InputReader
 from tritonffi._function_results import ResultWriter
 from tritonffi._function_serving import Serving, error_text, logger
 from tritonffi._function_target import SupportsExecute, Target
@@ -35,6 +37,7 @@ from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
     from tritonffi._function_config import Declarations
+    from tritonffi._function_inputs import FindPins
     from tritonffi._function_target import Instance
     from tritonffi._native import CData
 
@@ -71,6 +74,7 @@ class FunctionModel:
         max_batch_size: int = 0,
         batch: bool = True,
         config: Mapping[str, object] | None = None,
+        find_pins: FindPins = lambda _queue, _key: None,
     ) -> None:
         """
         Check everything that can be checked without Triton.
@@ -86,6 +90,8 @@ class FunctionModel:
             batch: False: no stacking, each request is a call of its own, with its rows.
             config: Whatever else the model config shall hold. Entries of `input` and `output` are
                 merged into the declared ones of their names.
+            find_pins: Finds what holds the inputs of an inference of the server's, which are lent
+                to the callable then.
 
         Raises:
             TypeError: An argument is of the wrong type, or the callable does not take the inputs.
@@ -95,6 +101,7 @@ class FunctionModel:
         if not isinstance(batch, bool):
             raise TypeError(f"model {name!r}: batch must be a bool, not {type(batch).__name__}")
         target = Target(function, f"model {name!r}")
+        self._find_pins = find_pins
         self._is_decoupled = target.is_decoupled
         made = function_config(
             name, inputs, outputs, max_batch_size, config, decoupled=self._is_decoupled
@@ -301,12 +308,13 @@ class FunctionModel:
 
     def _serve_all(self, number: int, instance: Instance) -> None:
         function = self._function
+        stop_lending = functools.partial(lib.tffi_function_stop_lending, function)
         batch = ffi.new("tffi_batch **")
         serve = Serving(
             self.name,
             number,
             instance,
-            self._inputs,
+            reader=InputReader(self.name, self._inputs, self._find_pins, stop_lending),
             writer=self._writer,
             note_warm_up=self._note_warm_up,
             busy=self._busy,

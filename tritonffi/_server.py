@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tritonffi._call import JSON
+    from tritonffi._function_inputs import FindPins
     from tritonffi._functions import Function
     from tritonffi._metrics_text import MetricFamilySamples
     from tritonffi._native import CData
@@ -414,6 +415,7 @@ class Server(Closing):
             max_batch_size=max_batch_size,
             batch=batch,
             config=config,
+            find_pins=_pins_of(weakref.ref(self._lifecycle)),
         )
         lifecycle = self._lifecycle
         try:
@@ -442,6 +444,20 @@ class Server(Closing):
             _repository.unload(lifecycle, name, dependents=False, timeout=None, only=model)
             raise
         return self.model(name)
+
+
+def _pins_of(reference: weakref.ref[Lifecycle]) -> FindPins:
+    """Return what finds the inputs of a server's inferences, and does not keep the server."""
+
+    def find(native: CData, key: int) -> object:
+        lifecycle = reference()
+        queues = () if lifecycle is None else (lifecycle.queue, *list(lifecycle.queues))
+        for queue in queues:
+            if queue.native == native and (inference := queue.in_flight.get(key)) is not None:
+                return inference.pins
+        return None
+
+    return find
 
 
 def _version(folder: pathlib.Path, *, is_cached: bool) -> int:

@@ -180,6 +180,7 @@ class Template:
         self.native.model_version = version
         self.native.inputs = self._tensors
         self.native.input_count = len(names)
+        self.native.lending = True  # its inference stands in its queue's table, with the pins
         self._max_pending = 0
         # What lives from `describe` to `clear`, for requests that say more than their inputs.
         self._usual = _CACHED if spec.is_cached else None

@@ -94,8 +94,8 @@ tffi_function *driver_function(uint32_t workers, uint64_t *token)
 
 struct TRITONSERVER_Error *driver_submit(const char *how, tffi_queue *queue, uint64_t key, uint64_t *token)
 {
-  static float data[4];
-  static const int64_t shape[] = {4};
+  static float data[TFFI_WORTH_LENDING / sizeof(float)];
+  static const int64_t shape[] = {TFFI_WORTH_LENDING / sizeof(float)};
   static const char *const outputs[] = {"y"};
   static const tffi_parameter parameter = {"number", NULL, 7, 0, TRITONSERVER_PARAMETER_INT};
   const tffi_tensor input = {.name = "x", .shape = shape, .data = data, .byte_size = sizeof(data), .dim_count = 1,
@@ -103,7 +103,7 @@ struct TRITONSERVER_Error *driver_submit(const char *how, tffi_queue *queue, uin
   const tffi_request request = {.model_name = how, .model_version = -1, .request_id = "an id", .correlation_id = 1,
                                 .priority = 1, .timeout_us = 1, .inputs = &input, .outputs = outputs,
                                 .parameters = &parameter, .input_count = 1, .output_count = 1, .parameter_count = 1,
-                                .flags = 1};
+                                .flags = 1, .lending = true};
   struct TRITONSERVER_Error *error = NULL;
   CHECK(tffi_inference_submit(NULL, &request, queue, key, token, &error) == *token);
   CHECK((error == NULL) == (*token != 0));

@@ -65,6 +65,7 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     model.infer({"a": tritonffi.Chunks([[1.0], [2.0]], host_policies={"gpu_0": [[1.0, 2.0]]})})
     assert_type(model.infer(tritonffi.Raw(b"1234")), tritonffi.Response)
     assert_type(tritonffi.memory_pool.limit, int)
+    assert_type(tritonffi.function_copies().lent_inputs, int)
     model.infer({"a": [1.0]}, out={"sum": np.empty(1)}, labels={"sum": 3})
     assert_type(response.labels, dict[str, list[list[tritonffi.Label]]])
     inference = model.submit(tritonffi.Request({"a": [1.0]}, request_id="x"))
