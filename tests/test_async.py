@@ -119,7 +119,7 @@ def test_giving_up_cancels_the_request(run, echo, gate, way):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(echo.async_infer(held, parameters=parameters), 0.05)
         else:
-            with pytest.raises(TimeoutError, match=r"'echo': no result within 0.05 seconds; the"):
+            with pytest.raises(TimeoutError, match=r"'echo': no result within 0.05 s; the"):
                 await echo.async_infer(held, parameters=parameters, timeout=0.05)
         (queue,) = queues(echo)
         # The model has seen it: it stands at the gate, which is closed, until it is cancelled.

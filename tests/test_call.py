@@ -247,7 +247,7 @@ def test_a_timeout_leaves_the_call_to_end_alone(on_main):
         return "late"
 
     def leave():
-        with pytest.raises(TimeoutError, match=r"^loading 'x' is not over after 0\.01 seconds$"):
+        with pytest.raises(TimeoutError, match=r"^loading 'x' is not over after 0\.01 s$"):
             _call.interruptible(call, "loading 'x'", timeout=0.01, abandoned=abandoned.append)
         assert abandoned == []
         open_and_join(gate)

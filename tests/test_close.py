@@ -53,7 +53,7 @@ def test_a_held_request_is_named_and_the_close_tried_again(start, gate):
     for _ in range(2):
         with pytest.raises(
             TimeoutError,
-            match=r"server 'triton' did not stop within 0.3 seconds: model 'one' \(version 1\) is "
+            match=r"server 'triton' did not stop within 0.3 s: model 'one' \(version 1\) is "
             r"\w+ \(inferences in flight: 1\); close\(\) may be called again",
         ):
             server.close()

@@ -384,7 +384,7 @@ def test_timeout_cancels(echo, gate):
     """The request's own timeout raises TimeoutError and cancels; the model goes on."""
     inference = echo.submit({"INPUT0": [1.0]}, timeout=0.05, parameters={"hold": "start"})
     gate.wait()
-    with pytest.raises(TimeoutError, match=r"model 'echo': no result within 0.05 seconds"):
+    with pytest.raises(TimeoutError, match=r"model 'echo': no result within 0.05 s"):
         inference.result()
     assert inference.is_cancelled()
     gate.release()

@@ -78,7 +78,7 @@ def test_a_load_goes_on_when_its_caller_is_tired_of_waiting(small, gate):
     """The old model serves until the new one is there, and then handles know the new one."""
     model = small.model("one")
     start = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"loading model 'one' is not over after 0\.1 seconds"):
+    with pytest.raises(TimeoutError, match=r"loading model 'one' is not over after 0\.1 s"):
         small.load("one", config("INT32", **SLOW), timeout=0.1)
     assert time.monotonic() - start < 5
     gate.wait()

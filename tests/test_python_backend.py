@@ -245,7 +245,7 @@ def test_a_model_that_does_not_come_back_holds_close_for_its_timeout(runs, tmp_p
         print(os.getpid())
     """
     close, result, pid = run(body, tmp_path)[-3:]
-    assert close.startswith("server 'triton' did not stop within 2 seconds: model 'stuck' ")
+    assert close.startswith("server 'triton' did not stop within 2 s: model 'stuck' ")
     assert "closed" in result
     assert segments(pid) == []
 

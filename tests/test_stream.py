@@ -209,7 +209,7 @@ def test_timeout_ends_a_stream(model, gate):
     )
     gate.wait()
     assert next(stream)["INDEX"].tolist() == [0]
-    with pytest.raises(TimeoutError, match=r"'stream': no result within 0.05 seconds; the req"):
+    with pytest.raises(TimeoutError, match=r"'stream': no result within 0.05 s; the req"):
         next(stream)
     assert stream.is_cancelled()
     stream.close()

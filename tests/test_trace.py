@@ -343,7 +343,7 @@ def test_a_parent_waits_for_its_children(echo, gate):
     trace.close()
     assert not trace.is_complete()
     assert not trace.wait(0)
-    with pytest.raises(TimeoutError, match=r"is not over after 0\.01 seconds"):
+    with pytest.raises(TimeoutError, match=r"is not over after 0\.01 s"):
         trace.record(timeout=0.01)
     gate.release()
     inference.result()

@@ -293,7 +293,7 @@ def interruptible(
         raise
     if timeout is not None and not errand.is_over:
         errand.leave()
-        raise TimeoutError(f"{what} is not over after {timeout:g} seconds")
+        raise TimeoutError(f"{what} is not over after {timeout:g} s")
     return errand.result()
 
 

@@ -180,7 +180,7 @@ class Inference(Unique):
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.cancel()
             raise TimeoutError(
-                f"model {self.model_name!r}: no result within {self._timeout:g} seconds; "
+                f"model {self.model_name!r}: no result within {self._timeout:g} s; "
                 "the request was cancelled"
             )
 
@@ -199,7 +199,7 @@ class Inference(Unique):
         """
         if not self.is_over and not self.wait(timeout):
             raise TimeoutError(
-                f"model {self.model_name!r}: no result within {timeout:g} seconds; it goes on"
+                f"model {self.model_name!r}: no result within {timeout:g} s; it goes on"
             )
         outcomes = self._outcomes
         if len(outcomes) != 1:

@@ -355,7 +355,7 @@ class Lifecycle:
         deadline = time.monotonic() + limit
         if not self._closing.acquire(timeout=min(max(0.0, limit), threading.TIMEOUT_MAX)):
             raise TimeoutError(
-                f"server {self.name!r}: another thread still closes it after {limit:g} seconds"
+                f"server {self.name!r}: another thread still closes it after {limit:g} s"
             )
         try:
             if self._handle is None or self._is_closing:
@@ -377,7 +377,7 @@ class Lifecycle:
             # of this thread, which a signal handler interrupted, goes on with the handle.
             raise TimeoutError(
                 f"server {self.name!r} is not closed: a call of it, such as a load, is not "
-                f"over after {limit:g} seconds; close it again when it is"
+                f"over after {limit:g} s; close it again when it is"
             )
         if (
             self.options.model_control_mode is ModelControlMode.EXPLICIT
@@ -455,7 +455,7 @@ class Lifecycle:
             # Not a word to Triton: after one stop in vain it takes no second one, and says that it
             # has stopped. This way `close` can be called again.
             raise TimeoutError(
-                f"server {self.name!r} did not stop within {limit:g} seconds: "
+                f"server {self.name!r} did not stop within {limit:g} s: "
                 f"{self._still_there(handle)}; close() may be called again"
             )
 

@@ -324,7 +324,7 @@ def unload(
             if not lifecycle.wait_unloaded(server, {name}, deadline):
                 if time.monotonic() < deadline:
                     raise InternalError(f"{context}: it does not unload. {_python_backend.LOST}")
-                raise TimeoutError(f"{context}: still not unloaded after {timeout:g} seconds")
+                raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s")
         function = lifecycle.functions.pop(name, None)
         if function is not None:
             lifecycle.retire(function)

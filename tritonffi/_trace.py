@@ -213,7 +213,7 @@ class Trace(Closing):
         ``TRITONSERVER_InferenceTraceRequestId``, ``TRITONSERVER_InferenceTraceContext``
         """
         if not self.wait(timeout):
-            raise TimeoutError(f"trace {self._id} is not over after {timeout:g} seconds")
+            raise TimeoutError(f"trace {self._id} is not over after {timeout:g} s")
         return self._family.record(self.native, self._id)
 
     @property
