@@ -18,22 +18,31 @@ from typing import TYPE_CHECKING
 from benchmarks._measure import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from benchmarks._load import Load
     from benchmarks._measure import Round
-    from tritonffi import Inference, Model, Server
+    from tritonffi import Inference, Model, PreparedCall, Server
 
     Inputs = dict[str, NDArray[np.float32]]
 
 
 def infer(server: Server, load: Load) -> Round:
     """One after the other, each awaited."""
-    requests = make_inputs(load)
     (model,) = _models(server, load)
+    return _infer(model, load)
+
+
+def prepared_infer(server: Server, load: Load) -> Round:
+    """The same by a prepared call."""
+    return _infer(_prepared(server, load), load)
+
+
+def _infer(model: Model | PreparedCall, load: Load) -> Round:
+    requests = make_inputs(load)
     times = []
     begin = perf_counter_ns()
     for inputs in requests:
@@ -45,8 +54,17 @@ def infer(server: Server, load: Load) -> Round:
 
 def submit(server: Server, load: Load) -> Round:
     """Several in flight, the oldest awaited first."""
+    return _submit(_models(server, load), load)
+
+
+def prepared_submit(server: Server, load: Load) -> Round:
+    """The same by a prepared call."""
+    return _submit([_prepared(server, load)], load)
+
+
+def _submit(turns: Sequence[Model | PreparedCall], load: Load) -> Round:
     requests = make_inputs(load)
-    models = itertools.cycle(_models(server, load))
+    models = itertools.cycle(turns)
     times = []
     pending: deque[tuple[int, Inference]] = deque()
     begin = perf_counter_ns()
@@ -125,6 +143,12 @@ def _models(server: Server, load: Load) -> list[Model]:
     for model in models:
         model.infer(inputs)
     return models
+
+
+def _prepared(server: Server, load: Load) -> PreparedCall:
+    (model,) = _models(server, load)
+    (inputs,) = make_inputs(load, 1)
+    return model.prepare(inputs)
 
 
 def tasks(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[Server, Load], Round]:

@@ -21,7 +21,7 @@ KB, MB = 1 << 10, 1 << 20
 SIZES = [4, 256, 4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB]
 QUICK_SIZES = [4, 4 * KB, 256 * KB, 4 * MB]
 LARGE = 256 * KB
-BASE, OURS = "C loop", "tritonffi infer"
+BASE, OURS, PREPARED = "C loop", "tritonffi infer", "tritonffi prepared infer"
 
 
 def main(options: Options) -> Outcome:
@@ -39,6 +39,7 @@ def main(options: Options) -> Outcome:
         contenders: dict[str, Run] = {
             BASE: loop.run,
             OURS: partial(_drive.infer, server),
+            PREPARED: partial(_drive.prepared_infer, server),
             **{name: other.run for name, other in others.items()},
         }
         for size in QUICK_SIZES if options.quick else SIZES:
@@ -62,6 +63,8 @@ def _goals(outcome: Outcome) -> list[Goal]:
             goals.append(Goal(f"{size} B, times the C loop", ratio(ours, base), 1.05))
         else:
             goals.append(Goal(f"{size} B, us above the C loop", difference(ours, base), 6.0))
+            prepared = difference(outcome.find(PREPARED, bytes=size), base)
+            goals.append(Goal(f"{size} B, prepared, us above the C loop", prepared, 3.0))
         limit = 1.3 * base.median("p99") + 6.0
         goals.append(Goal(f"{size} B, p99 in us", ours.median("p99"), limit))
     return goals

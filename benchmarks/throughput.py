@@ -21,6 +21,7 @@ IN_FLIGHT = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 QUICK_IN_FLIGHT = [1, 32, 1024]
 PEERS_IN_FLIGHT = [1, 4, 32]
 BASE, SUBMIT, MAP = "C loop", "tritonffi submit", "tritonffi map"
+PREPARED = "tritonffi prepared submit"
 USUAL, MANY = 32, 1024
 
 
@@ -39,6 +40,7 @@ def main(options: Options) -> Outcome:
         ours: dict[str, Run] = {
             BASE: loop.run,
             SUBMIT: partial(_drive.submit, server),
+            PREPARED: partial(_drive.prepared_submit, server),
             MAP: partial(_drive.mapped, server),
         }
         for in_flight in QUICK_IN_FLIGHT if options.quick else IN_FLIGHT:
@@ -61,6 +63,11 @@ def _goals(outcome: Outcome) -> list[Goal]:
     mapped = outcome.find(MAP, in_flight=USUAL)
     return [
         Goal("32 in flight, submit and result, times the C loop", ratio(usual, base), 1.5),
+        Goal(
+            "32 in flight, prepared, times the C loop",
+            ratio(outcome.find(PREPARED, in_flight=USUAL), base),
+            1.3,
+        ),
         Goal("32 in flight, map, times the C loop", ratio(mapped, base), 1.2),
         Goal(
             "1,024 in flight, times 32 in flight",

@@ -182,7 +182,11 @@ def test_a_small_run(library, tmp_path):
     assert stored == results
     assert stored.quick
     outcome = stored.outcomes["latency"]
-    assert {one.contender for one in outcome.series} == {"C loop", "tritonffi infer"}
+    assert {one.contender for one in outcome.series} == {
+        "C loop",
+        "tritonffi infer",
+        "tritonffi prepared infer",
+    }
     assert {len(one.rounds) for one in outcome.series} == {3}
     assert all(one.median("p50") > 0 for one in outcome.series)
     assert set(outcome.skipped.values()) == {"not asked for"}

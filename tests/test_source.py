@@ -77,6 +77,7 @@ ORDER = [
     "_lifecycle",
     "_sequence",
     "_starter",
+    "_prepared",
     "_model",
     "_repository",
     "_server",

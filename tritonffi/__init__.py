@@ -45,6 +45,7 @@ from tritonffi._metrics_text import MetricFamilySamples, MetricSample, parse_met
 from tritonffi._model import Model
 from tritonffi._options import ModelLoadDeviceLimit, RateLimiterResource, ServerOptions
 from tritonffi._output import Label
+from tritonffi._prepared import PreparedCall
 from tritonffi._request import Request
 from tritonffi._response import Response
 from tritonffi._sequence import ModelSequence
@@ -98,6 +99,7 @@ __all__ = [
     "ModelStatus",
     "ModelTxnPropertyFlag",
     "NotFoundError",
+    "PreparedCall",
     "QueueFullError",
     "RateLimitMode",
     "RateLimiterResource",

@@ -38,6 +38,7 @@ class Inference(Unique):
         is_over: Whether the last response is there and Triton is through with the inputs.
         pins: The addresses of the inputs, each of which keeps its memory, until it is over.
         token: The C handle; harmless when it is stale.
+        timeout: Seconds from its making until it is cancelled; None: none.
         submission: How it comes to Triton; None: nothing was done for it yet.
         wanted: What is wanted of the outputs, until it is over; None: nothing special.
 
@@ -47,7 +48,6 @@ class Inference(Unique):
     __slots__ = (
         "_arrived",
         "_outcomes",
-        "_timeout",
         "deadline",
         "is_over",
         "key",
@@ -56,6 +56,7 @@ class Inference(Unique):
         "queue",
         "request_id",
         "submission",
+        "timeout",
         "token",
         "wanted",
     )
@@ -82,7 +83,7 @@ class Inference(Unique):
         self._outcomes: list[Response | TritonError] | deque[Response | TritonError] = []
         self._arrived = 0
         self.wanted: Wanted | None = None
-        self._timeout = timeout
+        self.timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.key = key = queue.next_key()
         queue.in_flight[key] = self
@@ -180,7 +181,7 @@ class Inference(Unique):
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.cancel()
             raise TimeoutError(
-                f"model {self.model_name!r}: no result within {self._timeout:g} s; "
+                f"model {self.model_name!r}: no result within {self.timeout:g} s; "
                 "the request was cancelled"
             )
 

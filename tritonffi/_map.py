@@ -7,13 +7,14 @@ queue of its own, whose waits give whatever is there; no other thread takes what
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tritonffi._closing import Closing
 from tritonffi._completion import CompletionQueue
@@ -26,14 +27,31 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from tritonffi._inference import AnyInference, Make
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._native import CData
     from tritonffi._request import Inputs, Request
+    from tritonffi._response import Response
 
 # Items that come within this time are submitted together.
 _TOGETHER_S = 1e-4
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+class StartEach(Protocol):
+    """What a map needs of a model: to start inferences of some kind for several items."""
+
+    def __call__(
+        self,
+        make: Make[AnyInference],
+        queue: CompletionQueue,
+        items: list[Inputs | Request],
+        keywords: RequestKeywords,
+        errors: deque[Exception],
+    ) -> list[AnyInference | None]:
+        """Do so; None: what was raised instead is appended to `errors`."""
+        ...
 
 
 class Results:
@@ -263,6 +281,49 @@ class CompletedMap(ResponseMap[T_co]):
     def _add(self, entries: Sequence[Inference | None]) -> None:
         """Inferences come into the row by themselves, when they are over."""
         self._row.extend(entry for entry in entries if entry is None)
+
+
+def start_map(
+    start_each: StartEach,
+    lifecycle: Lifecycle,
+    items: Iterable[Inputs | Request],
+    in_flight: int,
+    keywords: RequestKeywords,
+    *,
+    ordered: bool,
+    return_errors: bool,
+    what: str,
+) -> ResponseMap[Response]:
+    """Make a map.
+
+    Args:
+        start_each: A starter's.
+        lifecycle: The server's.
+        items: As in `Model.map`; and so
+        in_flight: this,
+        keywords: this,
+        ordered: this,
+        return_errors: and this.
+        what: Whose map it is, for messages.
+    """
+    check_map(items, keywords, what)
+    if ordered:
+        return ResponseMap(
+            lambda items, errors: start_each(Inference, lifecycle.queue, items, keywords, errors),
+            items,
+            in_flight,
+            lifecycle.queue,
+            return_errors=return_errors,
+        )
+    return CompletedMap(
+        lambda items, errors, queue, results: start_each(
+            functools.partial(Mapped, results=results), queue, items, keywords, errors
+        ),
+        items,
+        in_flight,
+        lifecycle,
+        return_errors=return_errors,
+    )
 
 
 def read_together(

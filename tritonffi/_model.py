@@ -15,20 +15,22 @@ from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
 from tritonffi._errors import InvalidArgumentError, NotFoundError
 from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference, finish
-from tritonffi._map import CompletedMap, Mapped, ResponseMap, check_map
+from tritonffi._map import check_map, start_map
 from tritonffi._native import ffi, lib
+from tritonffi._prepared import PreparedCall, PreparedStarter
 from tritonffi._spec import ModelSpec
 from tritonffi._starter import Starter
 from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Iterable
+    from collections.abc import AsyncIterable, Iterable, Mapping
 
     from typing_extensions import Unpack
 
     from tritonffi._asyncio import AsyncResponseStream
     from tritonffi._call import JSON, CFunction
     from tritonffi._lifecycle import Lifecycle
+    from tritonffi._map import ResponseMap
     from tritonffi._request import Inputs, Request, RequestKeywords
     from tritonffi._response import Response
     from tritonffi._sequence import ModelSequence
@@ -185,6 +187,42 @@ class Model(Unique):
         """
         return self._starter.start(Inference, self._lifecycle.queue, inputs, keywords)
 
+    def prepare(
+        self, inputs: Mapping[str, object], **keywords: Unpack[RequestKeywords]
+    ) -> PreparedCall:
+        """Check a request once, for many that will differ from it in nothing but their data.
+
+        Args:
+            inputs: Arrays by input name; later ones have their dtypes and shapes.
+            keywords: What is said with each of them; see `Request`. Not ``out`` and ``trace``,
+                which serve one inference at a time.
+
+        Returns:
+            What to call with other arrays.
+
+        Raises:
+            InvalidArgumentError: The inputs do not fit the model, or are no arrays in CPU memory
+                whose elements have a fixed size.
+
+        Example::
+
+            score = model.prepare({"image": first}, outputs=["score"])
+            for image in images:
+                print(score.infer({"image": image})["score"])
+        """
+        return PreparedCall(
+            PreparedStarter(
+                self._lifecycle,
+                self.name,
+                self.version,
+                self._read_spec,
+                inputs=inputs,
+                keywords=keywords,
+            ),
+            self._lifecycle,
+            self.name,
+        )
+
     def stream(
         self,
         inputs: Inputs | Request,
@@ -319,28 +357,16 @@ class Model(Unique):
 
         C: ``TRITONSERVER_ServerInferAsync``
         """
-        lifecycle = self._lifecycle
-        check_map(items, keywords, f"model {self.name!r}")
-        check_own_call(lifecycle.functions, self.name)
-        start_each = self._starter.start_each
-        if ordered:
-            return ResponseMap(
-                lambda items, errors: start_each(
-                    Inference, lifecycle.queue, items, keywords, errors
-                ),
-                items,
-                in_flight,
-                lifecycle.queue,
-                return_errors=return_errors,
-            )
-        return CompletedMap(
-            lambda items, errors, queue, results: start_each(
-                functools.partial(Mapped, results=results), queue, items, keywords, errors
-            ),
+        check_own_call(self._lifecycle.functions, self.name)
+        return start_map(
+            self._starter.start_each,
+            self._lifecycle,
             items,
             in_flight,
-            lifecycle,
+            keywords,
+            ordered=ordered,
             return_errors=return_errors,
+            what=f"model {self.name!r}",
         )
 
     @overload

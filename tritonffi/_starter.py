@@ -131,8 +131,7 @@ class Starter:
             _, request = self._read_item(items[0], keywords)
             template, first = self._describe(make, queue, items[0], request)
             inferences.append(first)
-            request_id, wanted = first.request_id, first.wanted
-            timeout = None if request is None else request.timeout
+            request_id, timeout, wanted = first.request_id, first.timeout, first.wanted
             for item in islice(items, 1, None):
                 pins = template.alike(item)
                 if pins is None:

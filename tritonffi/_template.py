@@ -114,6 +114,15 @@ class Place:
             self.tensor.dim_count = len(shape)
             self.shape = shape
 
+    def takes(self, value: object) -> bool:
+        """Return whether a value is an array just like the last one, and can be read as it is."""
+        return (
+            type(value) is _ndarray
+            and value.dtype is self.storage
+            and value.flags.num & PLAIN == PLAIN
+            and value.shape == self.alike
+        )
+
     def unlike(self, value: object) -> InvalidArgumentError | TypeError:
         """Return what is wrong with a value that is to be just like the last array."""
         expected = f"{self.datatype}{list(self.shape)} in C order"
@@ -225,7 +234,7 @@ class Template:
         pins = []
         for place in self.places:
             value = inputs.get(place.name)
-            if (
+            if (  # as `Place.takes` says, but without a call
                 type(value) is not _ndarray
                 or value.dtype is not place.storage
                 or value.flags.num & PLAIN != PLAIN
@@ -235,6 +244,20 @@ class Template:
             place.tensor.data = pointer = _from_buffer(value)
             pins.append(pointer)
         return pins
+
+    def unlike(self, inputs: Mapping[str, object]) -> Exception:
+        """Return why inputs are not like the last ones."""
+        self._spec.check_input_names(inputs)
+        if inputs.keys() != {place.name for place in self.places}:
+            names = ", ".join(repr(place.name) for place in self.places)
+            return InvalidArgumentError(
+                f"model {self._spec.name!r}: the call was prepared for the inputs {names}"
+            )
+        return next(
+            place.unlike(inputs[place.name])
+            for place in self.places
+            if not place.takes(inputs[place.name])
+        )
 
     def _write(
         self, inputs: Mapping[str, object], special: list[tuple[Place, Pieces]]
@@ -338,6 +361,11 @@ class Template:
                     inference.cancel()
         self.clear()
         return are_started
+
+    def keep(self) -> None:
+        """Have what was described last go with every request from now on."""
+        self._keep.append(self._extra)
+        self._extra = None
 
     def clear(self) -> None:
         """Forget what the last request said beside its inputs."""
