@@ -60,6 +60,7 @@ with tritonffi.Server("models", exit_timeout=3) as server:
     response = model.infer({"a": [1.0], "b": np.ones(1)}, timeout=1.5, outputs=["sum"])
     assert_type(response, tritonffi.Response)
     assert_type(response["sum"], npt.NDArray[np.generic])
+    assert_type(response["sum"].astype(np.int32, copy=False), npt.NDArray[np.int32])
     assert_type(model.inputs()["a"].shape, tuple[int, ...])
     assert_type(response.parameters, dict[str, str | int | float | bool])
     model.infer({"a": tritonffi.Chunks([[1.0], [2.0]], host_policies={"gpu_0": [[1.0, 2.0]]})})
