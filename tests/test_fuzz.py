@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tritonffi import Server, ServerOptions, TritonError
+from tritonffi import Chunks, Raw, Server, ServerOptions, TritonError
 
 # What the caller may be told: these classes, with a text that says more than nothing.
-ERRORS = (TritonError, TypeError, ValueError, OverflowError)
+ERRORS = (TritonError, TypeError, ValueError, OverflowError, MemoryError)
 
 few = settings(
     max_examples=60,
@@ -59,6 +61,25 @@ def still_well(server):
     return check
 
 
+@pytest.fixture(scope="module")
+def function(server):
+    """Calls a function model that returns what a callable makes."""
+    made = []
+    model = server.load_function(
+        "returns",
+        lambda a: {"b": made.pop()()},
+        inputs={"a": ("FP32", [-1])},
+        outputs={"b": ("FP32", [-1, -1])},
+    )
+
+    def call(make):
+        made.append(make)
+        return model.infer({"a": [1.0]})
+
+    yield call
+    server.unload("returns")
+
+
 @few
 @given(
     array=hnp.arrays(
@@ -91,6 +112,66 @@ def test_any_value_is_taken_or_refused(server, still_well, value, datatype):
     """Lists, dicts, texts, None, nested at will."""
     attempt(lambda: server.model(f"echo_{datatype}").infer({"INPUT0": value}))
     still_well()
+
+
+SIZES = st.one_of(
+    st.integers(-2, 3), st.sampled_from([2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64])
+)
+
+
+class Lender:
+    """Offers an array of any shape and strides, over memory that may be much less."""
+
+    def __init__(self, shape, strides, typestr):
+        """Only 64 bytes are there."""
+        self.memory = np.zeros(16, np.float32)
+        self.__array_interface__ = {
+            "shape": shape,
+            "strides": strides,
+            "typestr": typestr,
+            "data": (self.memory.ctypes.data, False),
+            "version": 3,
+        }
+
+
+@few
+@given(
+    shape=st.lists(SIZES, max_size=4).map(tuple),
+    parts=st.lists(st.one_of(st.binary(max_size=16), st.lists(st.floats(width=32), max_size=4))),
+    datatype=st.sampled_from(["fp32", "int64", "bytes"]),
+)
+def test_any_shape_of_pieces_is_taken_or_refused(server, still_well, shape, parts, datatype):
+    """Negative, too many, of a product that is past 64 bits, or past the data."""
+    model = server.model(f"echo_{datatype}")
+    response = attempt(lambda: model.infer({"INPUT0": Chunks(parts, shape=shape)}))
+    if response is not None:
+        assert response["OUTPUT0"].shape == shape
+    attempt(lambda: model.infer(Raw(*[part for part in parts if isinstance(part, bytes)])))
+    still_well()
+
+
+@few
+@given(
+    # None of which there may be memory for: 2**40 of one byte is too much.
+    shape=st.lists(st.one_of(st.integers(-2, 3), st.sampled_from([2**40, 2**62, 2**64]))).map(
+        tuple
+    ),
+    repeated=st.booleans(),
+    kind=st.sampled_from(["<f4", ">f4", "|u1", "<i8", "|S4", "<f2", "nonsense"]),
+)
+def test_any_shape_that_an_object_offers_is_taken_or_refused(
+    server, function, shape, repeated, kind
+):
+    """As an input, as `out`, and as the result of a function: never read past what there is."""
+    if not repeated and 8 < math.prod(shape) < 2**62:
+        return  # a lie that nobody can find out
+
+    def lender():
+        return Lender(tuple(shape), (0,) * len(shape) if repeated else None, kind)
+
+    attempt(lambda: server.model("echo").infer({"INPUT0": lender()}))
+    attempt(lambda: server.model("echo").infer({"INPUT0": [1.0]}, out={"OUTPUT0": lender()}))
+    attempt(lambda: function(lender))
 
 
 @few

@@ -181,6 +181,47 @@ def test_parts_are_a_list(parts):
         Chunks(parts)
 
 
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        ((-1, 0), InvalidArgumentError),
+        ((-2, -2), InvalidArgumentError),
+        ((2**63, 0), InvalidArgumentError),
+        ((2**64, 0), InvalidArgumentError),
+        ((1.5,), TypeError),
+        (("1",), TypeError),
+        ((None,), TypeError),
+        (4, TypeError),
+    ],
+)
+def test_a_shape_of_chunks_is_one(shape, kind):
+    """Ints, not negative, of 64 bits: nothing is cut off."""
+    with pytest.raises(kind, match=r"Chunks: (a shape is ints|this is no shape)"):
+        Chunks([], shape=shape)
+
+
+@pytest.mark.parametrize("shape", [(2**62, 4), (2**32, 2**32), (2**63 - 1, 2**63 - 1)])
+def test_a_shape_of_more_elements_than_64_bits_count_is_refused(server, shape):
+    """Its product is not one that happens to be small."""
+    for name, value in (
+        ("matrix", Chunks([], shape=shape)),
+        ("echo_bytes", Chunks([], shape=shape)),
+        ("matrix", Chunks([b"1234"], shape=shape)),
+    ):
+        with pytest.raises(
+            InvalidArgumentError, match=r"the parts have \d byte|element.*takes \d{19}"
+        ):
+            server.model(name).infer({"INPUT0": value})
+
+
+@pytest.mark.parametrize("shape", [(0, 2**60), (2**60, 0)])
+def test_a_shape_without_elements_may_be_long(server, shape):
+    """As long as numpy can have it."""
+    assert echo_of(server.model("matrix"), Chunks([], shape=shape)).shape == shape
+    with pytest.raises(InternalError, match=r"OUTPUT0': numpy has no array of shape \[.*\d{19}"):
+        echo_of(server.model("matrix"), Chunks([], shape=(4 * shape[0], 4 * shape[1])))
+
+
 def test_elements_of_texts_are_counted(server):
     """Their bytes say nothing of the shape."""
     value = Chunks([["a", "b"]], shape=(3,))

@@ -8,6 +8,7 @@ other values, which is nearly all, are `_tensor`'s.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tritonffi._spec import TensorSpec
 
 _BYTES_LIKE = (bytes, bytearray, memoryview)
+_TOO_LONG = 2**63
 
 
 class Chunks:
@@ -54,7 +56,7 @@ class Chunks:
         host_policies: Mapping[str, Sequence[object]] | None = None,
     ) -> None:
         self.parts = _sequence(parts, "Chunks")
-        self.shape = None if shape is None else tuple(int(size) for size in shape)
+        self.shape = None if shape is None else _shape(shape)
         self.host_policies = {
             policy: _sequence(parts, f"Chunks: host policy {policy!r}")
             for policy, parts in (host_policies or {}).items()
@@ -134,6 +136,17 @@ def pieces_of(value: object, spec: TensorSpec, what: str, *, batching: bool) -> 
         lent = _borrow(value, spec.datatype, what)
         return Pieces(lent.shape, [_piece_of_lent(lent)])
     return None
+
+
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape that is one, and fits into Triton's 64 bits."""
+    try:
+        sizes = tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"Chunks: a shape is ints, not {shape!r}") from None
+    if not all(0 <= size < _TOO_LONG for size in sizes):
+        raise InvalidArgumentError(f"Chunks: this is no shape: {format_shape(sizes)}")
+    return sizes
 
 
 def _sequence(parts: object, what: str) -> tuple[object, ...]:
@@ -229,8 +242,8 @@ def _join(
     got = sum(piece.byte_size for piece in pieces) if size else sum(map(math.prod, shapes))
     if got != expected:
         raise InvalidArgumentError(
-            f"{what}: the parts have {got} {'bytes' if size else 'elements'}, but {datatype} of "
-            f"shape {format_shape(shape)} takes {expected}"
+            f"{what}: the parts have {counted(got, 'byte' if size else 'element')}, but {datatype} "
+            f"of shape {format_shape(shape)} takes {expected}"
         )
     return shape, pieces
 

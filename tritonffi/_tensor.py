@@ -219,9 +219,12 @@ def from_tensor(
         except (TypeError, ValueError):
             array = None
         if array is None or array.nbytes != byte_size:
+            size = math.prod(shape) * row.size
+            if size == byte_size:  # none, but lengths that numpy cannot multiply
+                raise InternalError(f"{what}: numpy has no array of shape {format_shape(shape)}")
             raise InternalError(
                 f"{what}: {row.name} of shape {format_shape(shape)} takes "
-                f"{counted(math.prod(shape) * row.size, 'byte')}, but there are {byte_size}"
+                f"{counted(size, 'byte')}, but there are {byte_size}"
             )
         if row is _BF16 and (bfloat16 := _bfloat16()) is not None:
             array = array.view(bfloat16)
