@@ -12,7 +12,7 @@ import _backend
 import numpy as np
 import pytest
 
-from tritonffi import Server, TritonError, _process
+from tritonffi import InvalidArgumentError, Server, Trace, TritonError, _process
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 
@@ -164,3 +164,47 @@ def test_a_function_whose_load_was_left_is_not_served(small, gate):
     settle(lambda: {s.name: s.state for s in small.models()}["slow"] == "UNAVAILABLE")
     model = small.load_function("slow", lambda x: {"y": x + 1}, **spec)
     assert model.infer({"x": [1.0]})["y"].tolist() == [2.0]
+
+
+WRONG_TIMES = [
+    ("1", TypeError),
+    (True, TypeError),
+    (np.float32(1), TypeError),
+    (-1, InvalidArgumentError),
+    (float("nan"), InvalidArgumentError),
+]
+
+
+@pytest.mark.parametrize(("seconds", "error"), WRONG_TIMES)
+def test_what_is_no_time_is_refused_everywhere(small, seconds, error):
+    """Before anything was begun, in the same words."""
+    model = small.model("one")
+    inference = model.submit({"INPUT0": [1.0]})
+    with Trace() as trace:
+        for call in (
+            lambda: model.infer({"INPUT0": [1.0]}, timeout=seconds),
+            lambda: model.infer({"INPUT0": [1.0]}, queue_timeout=seconds),
+            lambda: inference.wait(seconds),
+            lambda: trace.wait(seconds),
+            lambda: small.load("one", timeout=seconds),
+            lambda: small.unload("one", timeout=seconds),
+            lambda: small.load_function("f", abs, inputs={}, outputs={}, timeout=seconds),
+            lambda: small.poll(timeout=seconds),
+            lambda: small.close(seconds),
+            lambda: Server(start_timeout=seconds),
+        ):
+            with pytest.raises(error, match="timeout must be a number of seconds"):
+                call()
+    assert inference.result()["OUTPUT0"].tolist() == [1]
+
+
+@pytest.mark.parametrize("seconds", [1e300, float("inf"), np.float64(30), 30, None])
+def test_any_number_is_a_time(tmp_path, backend_directory, seconds):
+    """For ever too."""
+    _backend.write_model(tmp_path, "one", FP32)
+    server = Server(tmp_path, backend_directory=backend_directory, start_timeout=seconds)
+    model = server.load("one", timeout=seconds)
+    assert model.infer({"INPUT0": [1.0]}, timeout=seconds)["OUTPUT0"].tolist() == [1]
+    assert model.submit({"INPUT0": [1.0]}).result(seconds)["OUTPUT0"].tolist() == [1]
+    server.unload("one", timeout=seconds)
+    server.close(seconds)

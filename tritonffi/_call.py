@@ -95,6 +95,22 @@ def encode(text: str, what: str, *, errors: str = "strict") -> bytes:
         raise ValueError(f"{what} cannot be written as UTF-8: {text!r}") from error
 
 
+def check_duration(seconds: object, what: str) -> None:
+    """
+    Refuse what is no number of seconds; None is as long as it takes.
+
+    Raises:
+        TypeError: It is not a number.
+        InvalidArgumentError: It is negative, or not a number by name.
+    """
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{what} must be a number of seconds, not {seconds!r}")
+    if not seconds >= 0:  # NaN neither
+        raise InvalidArgumentError(f"{what} must be a number of seconds, not {seconds!r}")
+
+
 def encode_name(name: str) -> bytes:
     """
     Make a C string of a model's name, also of one that Triton gave and that is not UTF-8.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from tritonffi._call import check_duration
 from tritonffi._closing import Unique
 from tritonffi._errors import InternalError, InvalidArgumentError, TritonError
 from tritonffi._native import lib
@@ -162,6 +163,7 @@ class Inference(Unique):
             TimeoutError: The request's own ``timeout`` is up; it has been cancelled.
             ClosedError: The server was closed and gave up waiting for the model.
         """
+        check_duration(timeout, "timeout")
         if self.is_over:
             return True
         # With what came of others: one call of C takes all of it.

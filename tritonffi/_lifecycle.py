@@ -52,6 +52,7 @@ _LEAVING = ("LOADING", "UNLOADING")
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
 _POLL_S = 0.001
+_LONGEST_STOP_S = 1e9
 
 
 class Lifecycle:
@@ -387,7 +388,7 @@ class Lifecycle:
             self._unload_all(handle, deadline, limit)
         if not self.failed_reloads:  # after one, Triton never stops
             mark = _log.capture.mark()
-            seconds = max(1, round(deadline - time.monotonic()))
+            seconds = max(1, round(min(deadline - time.monotonic(), _LONGEST_STOP_S)))
             if self._library.stubs is not None and _python_backend.is_lost():
                 seconds = 1  # more would help nobody
             try:

@@ -116,6 +116,20 @@ def _write(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> No
             raise
 
 
+def make_version(lifecycle: Lifecycle, name: str, *, is_new: bool) -> None:
+    """Make a folder for a function in the private repository; Triton's index asks for one.
+
+    Args:
+        lifecycle: The server's.
+        name: The function's name.
+        is_new: Whether it must be another one than before, under which Triton has stored answers.
+    """
+    with lifecycle.use():
+        folder = lifecycle.repository / name
+        last = max((int(path.name) for path in folder.glob("[0-9]*")), default=0)
+        (folder / str(last + 1 if is_new else max(1, last))).mkdir(parents=True, exist_ok=True)
+
+
 def config_text(name: str, config: Mapping[str, object]) -> str:
     """Write a model config as JSON.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import numpy as np
 
-from tritonffi._call import encode
+from tritonffi._call import check_duration, encode
 from tritonffi._enums import ParameterType
 from tritonffi._errors import InvalidArgumentError, check_keywords
 from tritonffi._trace import Trace
@@ -101,10 +101,8 @@ class Request:
         _check_mapping(self.parameters, "parameters")
         _check_labels(self.labels)
         _whole(self.priority, "priority")
-        if self.queue_timeout is not None:
-            _check_duration(self.queue_timeout, "queue_timeout")
-        if self.timeout is not None:
-            _check_duration(self.timeout, "timeout")
+        check_duration(self.queue_timeout, "queue_timeout")
+        check_duration(self.timeout, "timeout")
         if isinstance(self.correlation_id, str):
             if len(encode(self.correlation_id, "correlation_id")) > _LONGEST_CORRELATION_ID:
                 raise InvalidArgumentError(
@@ -152,13 +150,6 @@ def _whole(value: object, what: str) -> None:
 def _check_bool(value: object, what: str) -> None:
     if value is not True and value is not False:
         raise TypeError(f"{what} must be a bool, not {value!r}")
-
-
-def _check_duration(seconds: object, what: str) -> None:
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        raise TypeError(f"{what} must be a number of seconds, not {seconds!r}")
-    if not seconds >= 0:  # NaN neither
-        raise InvalidArgumentError(f"{what} must be a number of seconds, not {seconds!r}")
 
 
 def request_of(inputs: Inputs, keywords: RequestKeywords, what: str) -> Request:

@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tritonffi import _library, _repository
-from tritonffi._call import (
-    json_object,
-    out_bool,
-)
+from tritonffi._call import check_duration, json_object, out_bool
 from tritonffi._closing import Closing
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
@@ -37,7 +34,6 @@ from tritonffi._options import ServerOptions
 from tritonffi._statistics import read_statistics
 
 if TYPE_CHECKING:
-    import pathlib
     from collections.abc import Callable, Mapping, Sequence
 
     from tritonffi._call import JSON
@@ -116,6 +112,7 @@ class Server(Closing):
             if "model_repository" in fields:
                 raise TypeError("model_repository is given twice")
             fields["model_repository"] = model_repository
+        check_duration(start_timeout, "start_timeout")
         check_keywords(fields, ServerOptions.__dataclass_fields__, "Server")
         self.options = dataclasses.replace(options or ServerOptions(), **fields)  # type: ignore[arg-type]
         self._lifecycle = Lifecycle(self.options, _library.load(library))
@@ -147,6 +144,7 @@ class Server(Closing):
 
         C: ``TRITONSERVER_ServerStop``, ``TRITONSERVER_ServerDelete``
         """
+        check_duration(timeout, "timeout")
         self._lifecycle.close(timeout)
         self._finalizer.detach()
 
@@ -270,6 +268,7 @@ class Server(Closing):
 
         C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
         """
+        check_duration(timeout, "timeout")
         check_model_name(name)
         _repository.load(self._lifecycle, name, config, files, timeout)
         return self.model(name)
@@ -289,6 +288,7 @@ class Server(Closing):
 
         C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
         """
+        check_duration(timeout, "timeout")
         _repository.unload(self._lifecycle, name, dependents=dependents, timeout=timeout)
 
     def poll(self, *, timeout: float | None = None) -> None:
@@ -306,6 +306,7 @@ class Server(Closing):
 
         C: ``TRITONSERVER_ServerPollModelRepository``
         """
+        check_duration(timeout, "timeout")
         _repository.poll(self._lifecycle, timeout)
 
     def register_repository(
@@ -404,6 +405,7 @@ class Server(Closing):
                 f"model {name!r}: callables are loaded in model_control_mode EXPLICIT only, "
                 f"not {self.options.model_control_mode.name}"
             )
+        check_duration(timeout, "timeout")
         check_model_name(name)
         if _repository.is_in_repositories(self._lifecycle, name):
             raise AlreadyExistsError(f"model {name!r} is in a model repository")
@@ -426,11 +428,7 @@ class Server(Closing):
         deadline = None if timeout is None else time.monotonic() + timeout
         model.start(timeout)
         try:
-            # Serve the private repository, or Triton's index would not know the model.
-            with lifecycle.use():
-                folder = lifecycle.repository / name
-                version = _version(folder, is_cached=model.is_cached)
-                (folder / str(version)).mkdir(parents=True, exist_ok=True)
+            _repository.make_version(lifecycle, name, is_new=model.is_cached)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             _repository.load_with(lifecycle, name, {"config": text}, left, model)
         except BaseException:
@@ -458,12 +456,6 @@ def _pins_of(reference: weakref.ref[Lifecycle]) -> FindPins:
         return None
 
     return find
-
-
-def _version(folder: pathlib.Path, *, is_cached: bool) -> int:
-    """Number a function: as the one before it, unless Triton has stored answers of that version."""
-    before = max((int(path.name) for path in folder.glob("[0-9]*")), default=0)
-    return before + 1 if is_cached else max(1, before)
 
 
 def _forgotten(lifecycle: Lifecycle) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tritonffi._call import check, encode
+from tritonffi._call import check, check_duration, encode
 from tritonffi._closing import Closing
 from tritonffi._enums import TraceLevel
 from tritonffi._errors import ClosedError, InvalidArgumentError
@@ -176,6 +176,7 @@ class Trace(Closing):
             InvalidArgumentError: The trace was given to no inference, so nothing would come.
             ClosedError: The process was forked since the trace was made.
         """
+        check_duration(timeout, "timeout")
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = _LONGEST_NS
