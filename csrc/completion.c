@@ -259,7 +259,7 @@ static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_Infere
   if (error == NULL && to->used <= to->size) {
     completion->parameter_count = parameter_count;
     completion->output_count = output_count;
-    if (response_error == NULL && wanted == NULL) { /* labels are no part of a layout */
+    if (response_error == NULL && wanted == NULL && parameter_count == 0) { /* labels are no part of a layout */
       completion->layout = tffi_layout_number((const uint64_t *)first, (size_t)((const int64_t *)end - first));
     }
     for (uint32_t i = 0; i < output_count; i++) {

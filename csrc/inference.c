@@ -220,10 +220,12 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
 }
 
 uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request, tffi_queue *queue,
-                               uint64_t key, uint64_t *token, struct TRITONSERVER_Error **error)
+                               uint64_t key, tffi_ticket *ticket, struct TRITONSERVER_Error **error)
 {
-  *error = submit(server, request, queue, key, token);
-  return *token;
+  ticket->token = 0;
+  ticket->key = key;
+  *error = submit(server, request, queue, key, &ticket->token);
+  return ticket->token;
 }
 
 bool tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_request *request,

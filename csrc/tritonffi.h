@@ -143,7 +143,7 @@ typedef struct tffi_completion {
   const char *model_name;
   const char *request_id;
   tffi_tensor *outputs;
-  uint64_t layout; /* equal numbers mean the same model version, names, types and shapes in the same order; 0: unknown */
+  uint64_t layout; /* not 0: nothing but outputs; of equal version, names, types and shapes where the number is equal */
   tffi_parameter *parameters;
   int64_t model_version;
   int32_t error_code; /* a TRITONSERVER_Error_Code where error_message is set */
@@ -246,13 +246,19 @@ typedef struct {
   bool lending;   /* whether a function model may be told where input data lies: tffi_batch says more */
 } tffi_request;
 
+/* The token of the inference with a key. */
+typedef struct {
+  uint64_t token;
+  uint64_t key;
+} tffi_ticket;
+
 /*
  * Submits. Returns the token, which names the inference until its `done` completion has been taken and is harmless
- * afterwards; it stands in *token before Triton can know of the inference. The key is the caller's own name for it,
+ * afterwards; it stands in the ticket before Triton can know of the inference. The key is the caller's own name for it,
  * which comes back in each completion. 0: *error says why, nothing is in flight and nothing is held.
  */
 uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request, tffi_queue *queue,
-                               uint64_t key, uint64_t *token, struct TRITONSERVER_Error **error);
+                               uint64_t key, tffi_ticket *ticket, struct TRITONSERVER_Error **error);
 /*
  * Submits the same request several times with other data, one right after the other, so that a model's thread that
  * takes them does not fall asleep between two. data[] has the addresses of the inputs of the first, then those of the

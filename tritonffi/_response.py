@@ -33,9 +33,10 @@ _gc = ffi.gc
 _release = lib.tffi_buffer_release_data
 _NULL = ffi.NULL
 
-# Index, name, shape, dtype and size of every output: responses of one layout are alike, so what it
-# says is worked out once.
-_Plan: TypeAlias = "tuple[tuple[int, str, tuple[int, ...], np.dtype[np.generic], int], ...]"
+# The version; and index, name, shape, dtype and size of every output. Responses of one layout
+# are alike, so what it says is worked out once. Empty: such outputs are read one by one.
+_Entry: TypeAlias = "tuple[int, str, tuple[int, ...], np.dtype[np.generic], int]"
+_Plan: TypeAlias = "tuple[int, tuple[_Entry, ...]] | tuple[()]"
 _plans: dict[int, _Plan] = {}
 _REMEMBERED_PLANS = 256
 
@@ -113,9 +114,7 @@ def read(
     response = _new_response(Response)
     response._outputs = outputs = {}  # noqa: SLF001
     response.model_name = model_name
-    response.model_version = completion.model_version
     response.request_id = request_id
-    response.parameters = _parameters(completion) if completion.parameter_count else {}
     response.labels = {}
     plan = None
     if wanted is None:
@@ -124,21 +123,26 @@ def read(
         if plan is None and layout:
             plan = _make_plan(layout, completion)
     if plan:  # and so there is no error
-        tensors = completion.outputs
-        for i, name, shape, storage, size in plan:
-            tensor = tensors[i]
+        response.parameters = {}
+        response.model_version, entries = plan
+        tensors = tensor = completion.outputs
+        for i, name, shape, storage, size in entries:
+            if i:
+                tensor = tensors[i]
             # In this order: a signal handler that raises in between must not free it twice.
             data = tensor.data
             tensor.buffer = _NULL
             outputs[name] = _ndarray(shape, storage, _buffer(_gc(data, _release), size))
-    elif completion.error_message:
+        return response
+    if completion.error_message:
         message = string(completion.error_message)
         return inference_error(completion.error_code, message, model_name)
-    else:
-        try:
-            _read_each(completion, model_name, wanted, outputs, response.labels)
-        except TritonError as error:
-            return error
+    response.model_version = completion.model_version
+    response.parameters = _parameters(completion)
+    try:
+        _read_each(completion, model_name, wanted, outputs, response.labels)
+    except TritonError as error:
+        return error
     return response
 
 
@@ -173,20 +177,21 @@ def _read_each(
 
 
 def _make_plan(layout: int, completion: CData) -> _Plan:
-    """Remember how to read outputs of one layout; an empty plan: with care, one by one."""
-    plan: list[tuple[int, str, tuple[int, ...], np.dtype[np.generic], int]] = []
+    """Remember how to read outputs of one layout."""
+    entries: list[_Entry] = []
     for i in range(completion.output_count):
         tensor = completion.outputs[i]
         shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
         storage = plain_storage(tensor.datatype, shape, tensor.byte_size)
         if storage is None or not tensor.buffer:
-            plan = []
+            entries = []
             break
-        plan.append((i, string(tensor.name), shape, storage, tensor.byte_size))
+        entries.append((i, string(tensor.name), shape, storage, tensor.byte_size))
     if len(_plans) >= _REMEMBERED_PLANS:
         _plans.clear()
-    _plans[layout] = made = tuple(plan)
-    return made
+    plan: _Plan = (completion.model_version, tuple(entries)) if entries else ()
+    _plans[layout] = plan
+    return plan
 
 
 def _parameters(completion: CData) -> dict[str, ParameterValue]:

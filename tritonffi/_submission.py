@@ -18,19 +18,21 @@ class Submission:
     without tokens of their own, but find them here.
 
     Attributes:
-        tokens: Where C writes them.
-        keys: Of the inferences, in the order of their tokens; none: there is but one.
+        native: Where C writes them: a ``tffi_ticket *`` of the last inference, or an array.
+        keys: Of the inferences in such an array; none: it is a ticket.
         begun: Whether the server's handle may have been looked at. Before that nothing is lost if
             the server is closed: the submission finds that out.
     """
 
-    __slots__ = ("begun", "keys", "tokens")
+    __slots__ = ("begun", "keys", "native")
 
-    def __init__(self, tokens: CData, keys: Sequence[int] = ()) -> None:
-        self.tokens = tokens
+    def __init__(self, native: CData, keys: Sequence[int] = ()) -> None:
+        self.native = native
         self.keys = keys
         self.begun = False
 
     def token(self, key: int) -> int:
         """Return the token of the inference with this key; 0: C has written none."""
-        return int(self.tokens[self.keys.index(key) if self.keys else 0])
+        if self.keys:
+            return int(self.native[self.keys.index(key)])
+        return int(self.native.token) if self.native.key == key else 0

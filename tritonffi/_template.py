@@ -181,7 +181,7 @@ class Template:
         self.places = [Place(spec, name, self._tensors + i) for i, name in enumerate(names)]
         for place in self.places:
             place.tensor.name = self._text(encode(place.name, "an input name"))
-        self._submission = Submission(ffi.new("uint64_t *"))
+        self._submission = Submission(ffi.new("tffi_ticket *"))
         self._submission.begun = True  # as soon as an inference has it
         self._error = ffi.new("struct TRITONSERVER_Error **")
         self.native = ffi.new("tffi_request *")
@@ -286,9 +286,8 @@ class Template:
         max_pending = inference.max_pending
         if max_pending != self._max_pending:
             self.native.max_pending = self._max_pending = max_pending
-        token_slot = self._submission.tokens
-        token_slot[0] = 0  # the last one's
-        inference.submission = self._submission
+        submission = self._submission
+        inference.submission = submission
         # Looked at only now, with nothing before the call in which a signal handler could run:
         # whoever closes the server clears this first and then waits for all that are submitting.
         handle = server.native
@@ -301,7 +300,7 @@ class Template:
                 self.native,
                 inference.queue.native,
                 inference.key,
-                token_slot,
+                submission.native,
                 self._error,
             )
         except BaseException:  # Ctrl-C, above all: the caller gets nothing that he could cancel

@@ -105,7 +105,9 @@ struct TRITONSERVER_Error *driver_submit(const char *how, tffi_queue *queue, uin
                                 .parameters = &parameter, .input_count = 1, .output_count = 1, .parameter_count = 1,
                                 .flags = 1, .lending = true};
   struct TRITONSERVER_Error *error = NULL;
-  CHECK(tffi_inference_submit(NULL, &request, queue, key, token, &error) == *token);
+  tffi_ticket ticket = {0, 0};
+  *token = tffi_inference_submit(NULL, &request, queue, key, &ticket, &error);
+  CHECK(ticket.token == *token && ticket.key == key);
   CHECK((error == NULL) == (*token != 0));
   return error;
 }
