@@ -72,12 +72,12 @@ def test_a_model_is_held_until_its_requests_are_over(server, gate):
     inference = server.model("echo").submit({"INPUT0": [1.0]}, parameters={"hold": "start"})
     gate.wait()
     began = time.monotonic()
-    with lifecycle.use() as handle, lifecycle.letting_go(handle, {"echo"}, 0.1):
+    with lifecycle.use(), lifecycle.letting_go(lifecycle.handle(), {"echo"}, 0.1):
         pass
     assert time.monotonic() - began >= 0.1
     assert not inference.is_through()
     gate.release()
-    with lifecycle.use() as handle, lifecycle.letting_go(handle, {"echo"}, 30):
+    with lifecycle.use(), lifecycle.letting_go(lifecycle.handle(), {"echo"}, 30):
         pass
     assert inference.is_through()
     assert inference.result()["OUTPUT0"].tolist() == [1.0]
@@ -86,7 +86,7 @@ def test_a_model_is_held_until_its_requests_are_over(server, gate):
 def test_nothing_is_held_of_a_model_that_is_not_there(server):
     """There is nothing to let go, so nothing is waited for."""
     lifecycle = server._lifecycle
-    with lifecycle.use() as handle, lifecycle.letting_go(handle, {"nope"}, 30):
+    with lifecycle.use(), lifecycle.letting_go(lifecycle.handle(), {"nope"}, 30):
         pass
 
 

@@ -70,6 +70,7 @@ ORDER = [
     "_function_serving",
     "_functions",
     "_rest",
+    "_users",
     "capi",
     "_process",
     "_model_files",

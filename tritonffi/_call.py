@@ -14,6 +14,7 @@ import re
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
 
 from tritonffi._errors import InvalidArgumentError, TritonError, error_from_code
@@ -293,7 +294,9 @@ def interruptible(
     if timeout is None and watch is None and not is_main:
         return call()
     errand = _Errand(call, abandoned)
-    thread = threading.Thread(target=errand.run, name=f"tritonffi: {what}", daemon=True)
+    thread = threading.Thread(
+        target=copy_context().run, args=(errand.run,), name=f"tritonffi: {what}", daemon=True
+    )
     try:
         try:
             thread.start()

@@ -26,8 +26,8 @@ from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from tritonffi._call import encode, take_error
-from tritonffi._errors import TritonError, UnsupportedError
+from tritonffi._call import encode, interruptible, take_error
+from tritonffi._errors import ClosedError, TritonError, UnsupportedError
 from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_inputs import InputReader
 from tritonffi._function_results import ResultWriter
@@ -164,25 +164,31 @@ class FunctionModel:
             Exception: What a class, or `initialize`, raised.
             TimeoutError: The time is up.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            for number in range(self.instances):
-                ready: Future[None] = Future()
-                worker = threading.Thread(
-                    target=self._work,
-                    args=(number, ready),
-                    name=f"tritonffi: {self.name} #{number}",
-                    daemon=True,
-                )
-                with self._lock:
-                    worker.start()
-                    self._workers.add(worker)
-                    self._inside += 1
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                self._wait_initialized(ready, left)
-        except BaseException:
-            self.close()
+            # On a thread that gets no signals: a worker that runs is known, or it could be robbed.
+            interruptible(lambda: self._start(timeout), f"initializing model {self.name!r}")
+        except BaseException as error:
+            self.drop(error)
             raise
+
+    def _start(self, timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for number in range(self.instances):
+            ready: Future[None] = Future()
+            worker = threading.Thread(
+                target=self._work,
+                args=(number, ready),
+                name=f"tritonffi: {self.name} #{number}",
+                daemon=True,
+            )
+            with self._lock:
+                if self._is_closed:
+                    raise ClosedError(f"model {self.name!r}: nobody waits for it any more")
+                worker.start()
+                self._workers.add(worker)
+                self._inside += 1
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            self._wait_initialized(ready, left)
 
     def _wait_initialized(self, ready: Future[None], timeout: float | None) -> None:
         try:
@@ -238,6 +244,11 @@ class FunctionModel:
                 return 0
             self._is_abandoned = True
             return int(lib.tffi_function_abandon(self._function))
+
+    def drop(self, error: BaseException) -> None:
+        """Let a model go whose start or load came to nothing; after Ctrl-C, at once."""
+        self.abandon()
+        self.close(_JOIN_TIMEOUT if isinstance(error, Exception) else 0)
 
     def is_executing(self) -> bool:
         """Return whether an instance of the model is in the middle of a call, as Triton sees it."""

@@ -32,6 +32,7 @@ from tritonffi._native import lib
 from tritonffi._process import FRESH_S, process
 from tritonffi._rest import held
 from tritonffi._start import HINTS, log_settings, new_server, undo
+from tritonffi._users import Users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,8 +102,7 @@ class Lifecycle:
         self._stopping = threading.Lock()  # over the next two; only who stops waits for it
         self._is_stopped = False
         self._stop_error: TritonError | None = None
-        self._users: Counter[int] = Counter()  # by thread
-        self._users_changed = threading.Condition()
+        self._users = Users()
         self._refusal = "has not been started"
 
     def start(self, timeout: float | None) -> None:
@@ -199,23 +199,20 @@ class Lifecycle:
             )
         return ClosedError(f"server {self.name!r} {self._refusal}")
 
-    @contextmanager
-    def use(self) -> Iterator[CData]:
-        """Hold the open server's handle: it is not deleted meanwhile."""
-        with self._users_changed:
-            handle = self.native
-            if handle is None:
-                raise self.refusal()
-            me = threading.get_ident()
-            self._users[me] += 1
-        try:
-            yield handle
-        finally:
-            with self._users_changed:
-                self._users[me] -= 1
-                if not self._users[me]:
-                    del self._users[me]
-                self._users_changed.notify_all()
+    def use(self) -> threading.Lock:
+        """Return what is held in a ``with`` block, inside of which `handle` is asked and used."""
+        return self._users.lock()
+
+    def handle(self) -> CData:
+        """Return the open server's handle.
+
+        Raises:
+            ClosedError: It takes no calls.
+        """
+        handle = self.native
+        if handle is None:
+            raise self.refusal()
+        return handle
 
     def sweep(self) -> None:
         """Take what came for queues at which nobody waits, and close those that are through.
@@ -244,9 +241,9 @@ class Lifecycle:
 
     def release(self, queue: CompletionQueue) -> None:
         """Close one of the further queues, once."""
-        self.left.pop(queue, None)
         if self.queues.pop(queue, self) is None:
             queue.close()
+        self.left.pop(queue, None)  # last: where a signal handler raises, a sweep comes back to it
 
     def discard_folder(self) -> None:
         """Remove the private folder of a server that the process ends with."""
@@ -261,7 +258,7 @@ class Lifecycle:
         """Be of no use in a forked child: Triton's threads are not there."""
         self.native = None
         self._closing = threading.RLock()
-        self._users_changed = threading.Condition()
+        self._users = Users()
         self._sweeping = threading.RLock()
         for queue in self._all_queues():
             queue.is_given_up = True
@@ -373,7 +370,7 @@ class Lifecycle:
         self._refusal = "is closed"
         self.native = None
         self._drain(deadline)
-        if self._users or any(queue.is_submitting() for queue in self._all_queues()):
+        if self._users.threads() or any(queue.is_submitting() for queue in self._all_queues()):
             # A load that goes on would hold up the unloads too, and they cannot be left. A call
             # of this thread, which a signal handler interrupted, goes on with the handle.
             raise TimeoutError(
@@ -432,12 +429,9 @@ class Lifecycle:
             for queue in queues:
                 if not queue.settle(deadline):
                     queue.give_up()
-        with self._users_changed:
-            # Not for this thread's own calls: a signal handler may have interrupted one.
-            self._users_changed.wait_for(
-                lambda: not self._users.keys() - {threading.get_ident()},
-                max(0.0, deadline - time.monotonic()),
-            )
+        # Not for this thread's own calls: a signal handler may have interrupted one.
+        while self._users.threads() - {threading.get_ident()} and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def _unload_all(self, handle: CData, deadline: float, limit: float) -> None:
         try:

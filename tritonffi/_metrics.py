@@ -17,7 +17,6 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi._call import check, encode, out_int, owned, parameters
@@ -27,7 +26,7 @@ from tritonffi._errors import ClosedError, InvalidArgumentError
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tritonffi._native import CData
 
@@ -165,7 +164,8 @@ class MetricFamily(Closing):
 
         C: ``TRITONSERVER_GetMetricFamilyKind``
         """
-        with self._open() as native:
+        with _lock:
+            native = self._handle()
             kind = out_int(
                 "TRITONSERVER_MetricKind",
                 lib.TRITONSERVER_GetMetricFamilyKind,
@@ -198,7 +198,8 @@ class MetricFamily(Closing):
             if not re.fullmatch(_LABEL, name) or (self.buckets and name == "le"):
                 raise InvalidArgumentError(f"{what}: {name!r} cannot be the name of a label")
         key = tuple(sorted(chosen.items()))
-        with self._open() as native:
+        with _lock:
+            native = self._handle()
             if key not in self._metrics:
                 made = self._shared.take(key, lambda: self._make(native, chosen, what))
                 self._metrics[key] = Metric(self, made, key)
@@ -223,12 +224,11 @@ class MetricFamily(Closing):
             self._shared.holders -= 1
             self._closed = True
 
-    @contextmanager
-    def _open(self) -> Iterator[CData]:
-        with _lock:
-            if self._closed:
-                raise ClosedError(f"metric {self.name!r} is closed")
-            yield self._shared.native
+    def _handle(self) -> CData:
+        """Return the handle, which is used under the lock."""
+        if self._closed:
+            raise ClosedError(f"metric {self.name!r} is closed")
+        return self._shared.native
 
     def forget(self, labels: _Labels, what: str) -> None:
         """Let one of its metrics go; for `Metric.close`, under the lock."""
@@ -289,7 +289,8 @@ class Metric(Closing):
 
         C: ``TRITONSERVER_GetMetricKind``
         """
-        with self._open() as native:
+        with _lock:
+            native = self._handle()
             kind = out_int(
                 "TRITONSERVER_MetricKind",
                 lib.TRITONSERVER_GetMetricKind,
@@ -307,7 +308,8 @@ class Metric(Closing):
         C: ``TRITONSERVER_MetricValue``
         """
         out = ffi.new("double *")
-        with self._open() as native:
+        with _lock:
+            native = self._handle()
             check(lib.TRITONSERVER_MetricValue(native, out), self._what())
         return float(out[0])
 
@@ -324,7 +326,8 @@ class Metric(Closing):
         C: ``TRITONSERVER_MetricIncrement``
         """
         amount = self._number(by)
-        with self._open() as native:
+        with _lock:
+            native = self._handle()
             check(lib.TRITONSERVER_MetricIncrement(native, amount), self._what())
 
     def set(self, value: float) -> None:
@@ -339,7 +342,8 @@ class Metric(Closing):
         C: ``TRITONSERVER_MetricSet``
         """
         number = self._number(value, nan=True)
-        with self._open() as native:
+        with _lock:
+            native = self._handle()
             check(lib.TRITONSERVER_MetricSet(native, number), self._what())
 
     def observe(self, value: float) -> None:
@@ -355,7 +359,8 @@ class Metric(Closing):
         C: ``TRITONSERVER_MetricObserve``
         """
         number = self._number(value)
-        with self._open() as native:
+        with _lock:
+            native = self._handle()
             check(lib.TRITONSERVER_MetricObserve(native, number), self._what())
 
     def close(self) -> None:
@@ -372,12 +377,11 @@ class Metric(Closing):
         labels = f" {self.labels!r}" if self.labels else ""
         return f"metric {self.family.name!r}{labels}"
 
-    @contextmanager
-    def _open(self) -> Iterator[CData]:
-        with _lock:
-            if self._native is None:
-                raise ClosedError(f"{self._what()} is closed")
-            yield self._native
+    def _handle(self) -> CData:
+        """Return the handle, which is used under the lock."""
+        if self._native is None:
+            raise ClosedError(f"{self._what()} is closed")
+        return self._native
 
     def _number(self, value: float, *, nan: bool = False) -> float:
         number = _real(value, self._what())

@@ -121,7 +121,8 @@ class Model(Unique):
 
         C: ``TRITONSERVER_ServerModelIsReady``
         """
-        with self._lifecycle.use() as server:
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
             return out_bool(
                 lib.TRITONSERVER_ServerModelIsReady,
                 server,
@@ -463,7 +464,8 @@ class Model(Unique):
         return spec
 
     def _json(self, function: CFunction, *arguments: int) -> dict[str, JSON]:
-        with self._lifecycle.use() as server:
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
             return json_object(
                 function,
                 server,
@@ -476,7 +478,8 @@ class Model(Unique):
     def _flags(self, function: CFunction) -> int:
         flags = ffi.new("uint32_t *")
         unused = ffi.new("void **")
-        with self._lifecycle.use() as server:
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
             error = function(server, self._native_name, self.version, flags, unused)
             check(error, f"model {self.name!r}")
         return int(flags[0])

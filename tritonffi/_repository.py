@@ -56,6 +56,7 @@ Content: TypeAlias = "bytes | bytearray | memoryview"
 
 # How long a load waits for requests at work in the model that it replaced.
 _REPLACED_S = 0.25
+_LATE_S = 0.5
 _SLICE_S = 0.1
 _NEVER = float("inf")
 
@@ -87,6 +88,7 @@ def load(
     if overrides and not is_in_repositories(lifecycle, name):
         # Serve the private repository, or Triton's index would not know the model.
         with lifecycle.use():
+            lifecycle.handle()
             if not (lifecycle.repository / name).is_dir():
                 (lifecycle.repository / name / "1").mkdir(parents=True)
     given = overrides.get("config")
@@ -103,6 +105,7 @@ def _write(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> No
     vain for those of a part when it loads an ensemble.
     """
     with lifecycle.use():
+        lifecycle.handle()
         made = pathlib.Path(tempfile.mkdtemp(dir=lifecycle.repository.parent))
         try:
             for path, content in contents.items():
@@ -125,6 +128,7 @@ def make_version(lifecycle: Lifecycle, name: str, *, is_new: bool) -> None:
         is_new: Whether it must be another one than before, under which Triton has stored answers.
     """
     with lifecycle.use():
+        lifecycle.handle()
         folder = lifecycle.repository / name
         last = max((int(path.name) for path in folder.glob("[0-9]*")), default=0)
         (folder / str(last + 1 if is_new else max(1, last))).mkdir(parents=True, exist_ok=True)
@@ -236,20 +240,19 @@ def load_with(
     def call() -> None:
         with _turn(lifecycle, name):
             # A load lets the model go that had the name, whose calls may take longer than this one.
-            with (
-                lifecycle.use() as server,
-                lifecycle.letting_go(server, {name}, _REPLACED_S),
-            ):
-                is_reload = name in lifecycle.loaded(server)
-                try:
-                    _load_now(server, native_name, overrides, context)
-                except TritonError as error:
-                    # What Triton refuses before it has tried leaves nothing.
-                    if is_reload and "load failed for model" in str(error):
-                        lifecycle.failed_reloads.add(name)
-                    raise
-                finally:
-                    lifecycle.epoch += 1  # here too: the caller may have left long ago
+            with lifecycle.use():
+                server = lifecycle.handle()
+                with lifecycle.letting_go(server, {name}, _REPLACED_S):
+                    is_reload = name in lifecycle.loaded(server)
+                    try:
+                        _load_now(server, native_name, overrides, context)
+                    except TritonError as error:
+                        # What Triton refuses before it has tried leaves nothing.
+                        if is_reload and "load failed for model" in str(error):
+                            lifecycle.failed_reloads.add(name)
+                        raise
+                    finally:
+                        lifecycle.epoch += 1  # here too: the caller may have left long ago
             previous = lifecycle.functions.pop(name, None)
             if function is not None:
                 lifecycle.functions[name] = function
@@ -312,36 +315,40 @@ def unload(
     context = f"model {name!r}"
     deadline = _NEVER if timeout is None else time.monotonic() + timeout
 
-    def call() -> None:
-        with lifecycle.use() as server:
-            unload_model = (
-                lib.TRITONSERVER_ServerUnloadModelAndDependents
-                if dependents
-                else lib.TRITONSERVER_ServerUnloadModel
-            )
-            check(unload_model(server, native_name), context)
+    unload_model = (
+        lib.TRITONSERVER_ServerUnloadModelAndDependents
+        if dependents
+        else lib.TRITONSERVER_ServerUnloadModel
+    )
 
-    with _turn(lifecycle, name, deadline):
-        if only is not None and lifecycle.functions.get(name) is not only:
-            return
-        with lifecycle.use() as server:
-            names = lifecycle.loaded(server) if dependents else {name}
-            with lifecycle.letting_go(server, names, deadline - time.monotonic()):
-                is_known = name in lifecycle.hidden or any(
-                    entry["name"] == name for entry in lifecycle.index(server)
-                )
-                interruptible(call, f"unloading {context}", timeout=timeout)
-                lifecycle.epoch += 1
-                if not is_known:
-                    raise NotFoundError(f"{context}: there is none of that name to unload")
-            lifecycle.hidden.discard(name)
-            if not lifecycle.wait_unloaded(server, {name}, deadline):
-                if time.monotonic() < deadline:
-                    raise InternalError(f"{context}: it does not unload. {_python_backend.LOST}")
-                raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s")
-        function = lifecycle.functions.pop(name, None)
-        if function is not None:
-            lifecycle.retire(function)
+    def call() -> None:
+        with _turn(lifecycle, name, deadline):
+            if only is not None and lifecycle.functions.get(name) is not only:
+                return
+            with lifecycle.use():
+                server = lifecycle.handle()
+                names = lifecycle.loaded(server) if dependents else {name}
+                with lifecycle.letting_go(server, names, deadline - time.monotonic()):
+                    is_known = name in lifecycle.hidden or any(
+                        entry["name"] == name for entry in lifecycle.index(server)
+                    )
+                    check(unload_model(server, native_name), context)
+                    lifecycle.epoch += 1
+                    if not is_known:
+                        raise NotFoundError(f"{context}: there is none of that name to unload")
+                lifecycle.hidden.discard(name)
+                if not lifecycle.wait_unloaded(server, {name}, deadline):
+                    if time.monotonic() < deadline:
+                        lost = _python_backend.LOST
+                        raise InternalError(f"{context}: it does not unload. {lost}")
+                    raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s")
+            function = lifecycle.functions.pop(name, None)
+            if function is not None:
+                lifecycle.retire(function)
+
+    # `call` keeps to the time by itself, unless C does not.
+    limit = None if timeout is None else timeout + _LATE_S
+    interruptible(call, f"unloading {context}", timeout=limit)
     _log.capture.forward()
 
 
@@ -353,7 +360,8 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
     _require(lifecycle, ModelControlMode.POLL, "repositories are polled")
 
     def call() -> None:
-        with lifecycle.use() as server:
+        with lifecycle.use():
+            server = lifecycle.handle()
             for place in lifecycle.options.paths("model_repository"):
                 check_repository(place)
             check(lib.TRITONSERVER_ServerPollModelRepository(server), f"server {lifecycle.name!r}")
@@ -391,7 +399,8 @@ def register(
         if not model.strip() or "/" in model or model in (".", ".."):
             raise InvalidArgumentError(f"{context}: not a name for a model: {model!r}")
         names[folder] = model
-    with lifecycle.use() as server:
+    with lifecycle.use():
+        server = lifecycle.handle()
         # A server that started in spite of errors may have no repository manager.
         if not out_bool(lib.TRITONSERVER_ServerIsLive, server, context=context):
             raise UnavailableError(f"{context}: server {lifecycle.name!r} is not live")
@@ -414,7 +423,8 @@ def unregister(lifecycle: Lifecycle, path: str | os.PathLike[str]) -> None:
     _require(lifecycle, ModelControlMode.EXPLICIT, "repositories are unregistered")
     place = _place(path)
     context = f"model repository {place!r}"
-    with lifecycle.use() as server:
+    with lifecycle.use():
+        server = lifecycle.handle()
         if not out_bool(lib.TRITONSERVER_ServerIsLive, server, context=context):
             raise UnavailableError(f"{context}: server {lifecycle.name!r} is not live")
         before = lifecycle.loaded(server)

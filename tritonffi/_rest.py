@@ -57,25 +57,35 @@ def held(
     C: ``TRITONSERVER_InferenceRequestNew``, ``TRITONSERVER_InferenceRequestDelete``
     """
     versions = list(versions)
-    pins = []
+    pins: list[CData] = []
     try:
         for name, version in versions:
             pin = ffi.new("struct TRITONSERVER_InferenceRequest **")
+            pins.append(pin)  # before it is made: a signal handler may raise right after
             error = lib.TRITONSERVER_InferenceRequestNew(pin, handle, encode_name(name), version)
             if error:
                 take_error(error)
-            else:
-                pins.append(pin[0])
         yield
-        if pins:
+        if any(pin[0] for pin in pins):
             deadline = time.monotonic() + patience
             _wait_over({name for name, _ in versions}, inferences(), functions, deadline)
             _wait_rest()
     finally:
-        for pin in pins:
-            error = lib.TRITONSERVER_InferenceRequestDelete(pin)
-            if error:
-                take_error(error)
+        try:
+            _delete(pins)
+        except BaseException:  # a signal handler has raised
+            _delete(pins)
+            raise
+
+
+def _delete(pins: list[CData]) -> None:
+    while pins:
+        pin = pins[-1][0]
+        # No call between this and the next, after which a signal handler could raise.
+        del pins[-1]
+        error = lib.TRITONSERVER_InferenceRequestDelete(pin) if pin else None
+        if error:
+            take_error(error)
 
 
 def _wait_over(

@@ -163,7 +163,8 @@ class Server(Closing):
         return self._ask(lib.TRITONSERVER_ServerIsReady)
 
     def _ask(self, function: Callable[..., CData]) -> bool:
-        with self._lifecycle.use() as server:
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
             return out_bool(function, server, context=f"server {self.options.server_id!r}")
 
     def metadata(self) -> dict[str, JSON]:
@@ -171,7 +172,8 @@ class Server(Closing):
 
         C: ``TRITONSERVER_ServerMetadata``
         """
-        with self._lifecycle.use() as server:
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
             return json_object(
                 lib.TRITONSERVER_ServerMetadata,
                 server,
@@ -183,7 +185,8 @@ class Server(Closing):
 
         C: ``TRITONSERVER_ServerModelIndex``
         """
-        with self._lifecycle.use() as server:
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
             entries = self._lifecycle.index(server)
         return [
             ModelStatus(
@@ -213,7 +216,8 @@ class Server(Closing):
 
         C: ``TRITONSERVER_ServerModelStatistics``
         """
-        with self._lifecycle.use() as server:
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
             reply = json_object(
                 lib.TRITONSERVER_ServerModelStatistics,
                 server,
@@ -228,7 +232,8 @@ class Server(Closing):
 
         C: ``TRITONSERVER_ServerMetrics``, ``TRITONSERVER_MetricsFormatted``
         """
-        with self._lifecycle.use() as server:
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
             return metrics_text(server, f"server {self.options.server_id!r}")
 
     def metrics_dict(self) -> dict[str, MetricFamilySamples]:
@@ -420,20 +425,15 @@ class Server(Closing):
             find_pins=_pins_of(weakref.ref(self._lifecycle)),
         )
         lifecycle = self._lifecycle
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
             text = _repository.config_text(name, model.config)
-        except InvalidArgumentError:
-            model.close()
-            raise
-        deadline = None if timeout is None else time.monotonic() + timeout
-        model.start(timeout)
-        try:
+            model.start(timeout)
             _repository.make_version(lifecycle, name, is_new=model.is_cached)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             _repository.load_with(lifecycle, name, {"config": text}, left, model)
-        except BaseException:
-            model.abandon()
-            model.close()
+        except BaseException as error:
+            model.drop(error)
             raise
         try:
             model.loaded()
