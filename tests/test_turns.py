@@ -162,7 +162,7 @@ def test_a_callable_does_not_wait_for_who_waits_for_it(small):
     inference = model.submit({"x": [1.0]})
     assert inside.wait(30)
     unloading = start(small.unload, "f")
-    while not small._lifecycle.turns["f"].locked():
+    while [status.state for status in small.models() if status.name == "f"] == ["READY"]:
         time.sleep(0.001)
     may_load.set()
     with pytest.raises(UnavailableError, match="it is being loaded or unloaded"):
