@@ -38,14 +38,13 @@ if TYPE_CHECKING:
 STUB: Final = "triton_python_backend_stub"
 _HOME: Final = ".home"
 _SHM = Path("/dev/shm")  # noqa: S108 (where Linux keeps shared memory)
-
-#: How long a stub may be dead without being waited for, before that is taken to be for ever.
-_LOST_S = 1.0
 _LIBPYTHON: Final = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
 _MINOR: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # What Triton says of a backend that is not there.
 _MISSING: Final = "unable to find .*(backend 'python'|libtriton_python)"
 _NEW_NUMPY = 2
+#: How long a stub is dead and not waited for, before that is taken to be for ever: Triton looks
+#: once a second where it looks at all.
 PATIENCE_S: Final = 3.0
 LOST: Final = (
     "A stub process of the python backend has died with a request. The backend never lets go of "
@@ -314,7 +313,7 @@ class StubWatch:
             self._since = None
         elif self._since is None:
             self._since = time.monotonic()
-        elif time.monotonic() - self._since > _LOST_S:
+        elif time.monotonic() - self._since > PATIENCE_S:
             context = "" if self._model is None else f"model {self._model!r}: "
             raise InternalError(
                 f"{context}a process of Triton's python backend has ended before it had said what "
