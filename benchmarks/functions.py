@@ -36,6 +36,7 @@ LARGE = 1 << 20
 BASE, OURS, PYTRITON = "python backend", "tritonffi function", "pytriton"
 PYTRITON_PYTHON = "TRITONFFI_BENCH_PYTRITON_PYTHON"
 MAX_BATCH = 64
+INPUT_COPIES, OUTPUT_COPIES = "copies of inputs", "of outputs"
 
 # The loop over requests is how Triton's documentation has it.
 MODEL_PY = """
@@ -103,6 +104,13 @@ def main(options: Options) -> Outcome:
     outcome.skipped = skipped
     plot = Plot("functions", outcome.title + ", 4 KB", "in_flight", "us", {"bytes": 4096}, True)
     outcome.plots.append(plot)
+    alone = outcome.find(OURS, bytes=LARGE, in_flight=1)
+    several = outcome.find(OURS, bytes=LARGE, in_flight=8)
+    outcome.goals += [
+        Goal("function, 1 MB, copies of an input, one in flight", alone.median(INPUT_COPIES), 0),
+        Goal("function, 1 MB, copies of an input, 8 in flight", several.median(INPUT_COPIES), 1),
+        Goal("function, 1 MB, copies of an output", several.median(OUTPUT_COPIES), 1),
+    ]
     if BASE not in skipped:
         outcome.goals += [
             Goal(
@@ -120,13 +128,30 @@ def main(options: Options) -> Outcome:
 
 
 def _way(server: tritonffi.Server, model: str) -> Run:
-    """One in flight is an infer, as in the other benchmarks."""
+    """One in flight is an infer, as in the other benchmarks. Requests in a call are counted too."""
+    statistics = server.model(model).statistics
 
     def run(load: Load) -> Round:
         load = dataclasses.replace(load, model=model)
-        return (_drive.infer if load.in_flight == 1 else _drive.submit)(server, load)
+        before, copies = statistics(), tritonffi.function_copies()
+        figures = (_drive.infer if load.in_flight == 1 else _drive.submit)(server, load)
+        done = statistics() - before
+        copied = _difference(tritonffi.function_copies(), copies)
+        counts = {"requests a call": done.inference_count / done.execution_count}
+        if model == "quick":
+            inputs = copied.inputs + copied.lent_inputs
+            counts[INPUT_COPIES] = copied.inputs / inputs
+            counts[OUTPUT_COPIES] = copied.outputs / inputs
+        return {**figures, **counts}
 
     return run
+
+
+def _difference(
+    now: tritonffi.FunctionCopies, before: tritonffi.FunctionCopies
+) -> tritonffi.FunctionCopies:
+    counts = zip(dataclasses.astuple(now), dataclasses.astuple(before), strict=True)
+    return tritonffi.FunctionCopies(*(one - other for one, other in counts))
 
 
 def _load_python_model(server: tritonffi.Server, place: Workplace) -> None:
