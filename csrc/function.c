@@ -312,13 +312,15 @@ void tffi_batch_exchange(tffi_batch **batch, const tffi_result *result, struct T
   free_inputs(mine);
   if (result != NULL) {
     tffi_linger_before(mine);
+    tffi_wakes_hold();
     *error = tffi_batch_answer(mine, result, &answered);
+    if (answered) {
+      tffi_linger_begin(mine);
+    }
+    tffi_wakes_let_go();
   }
   if (*error != NULL) {
     return;
-  }
-  if (answered) {
-    tffi_linger_begin(mine);
   }
   tffi_function_next(mine->function, mine->worker, MOMENT_NS, batch);
   tffi_linger_end(mine);

@@ -134,6 +134,11 @@ tffi_slot *tffi_slot_at(uint32_t index);
 /* slot.c: the slot of a token, right or stale; NULL for a number that never was one, or one from before a fork. */
 tffi_slot *tffi_slot_find(uint64_t token);
 
+/* wake.c: wakes one who sleeps, or all; while this thread holds its wakes, all, and not before it lets them go. */
+void tffi_wake(pthread_cond_t *condition, bool all);
+void tffi_wakes_hold(void);
+void tffi_wakes_let_go(void);
+
 /*
  * slot.c: whoever has this request, from Triton, may know where its inputs lie, until tffi_slot_lend_no_more. The same
  * pointer is the request in Triton's API for backends; one that Triton has made of it is another.

@@ -259,12 +259,10 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
   }
   pthread_mutex_unlock(&queue->lock);
   /* After unlocking, or the woken thread would at once sleep on the lock; neither condition is ever destroyed. */
-  if (slot_sleepers == 1) {
-    pthread_cond_signal(&slot->arrived);
-  } else if (slot_sleepers > 1) {
-    pthread_cond_broadcast(&slot->arrived);
+  if (slot_sleepers > 0) {
+    tffi_wake(&slot->arrived, slot_sleepers > 1);
   } else if (wake_queue) {
-    pthread_cond_signal(&queue->arrived);
+    tffi_wake(&queue->arrived, false);
   }
 }
 

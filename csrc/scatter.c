@@ -305,7 +305,7 @@ static void answer(function_batch *batch, const tffi_result *result, const tffi_
       tffi_discard(TRITONBACKEND_ResponseSend(batch->responses[i], TRITONSERVER_RESPONSE_COMPLETE_FINAL, shown));
     }
     tffi_discard(errors[i]);
-    release(batch->requests[i]); /* so that who waits for it goes on, while the others are sent */
+    release(batch->requests[i]);
   }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * An instance that lingers in an answered batch: what makes it, and each of the three things that end it. The moments
- * between the answers and the end are made here one by one, so that nothing depends on time.
+ * An instance that lingers in an answered batch: what makes it, and each of the three things that end it; and those who
+ * wait for the answers, woken once. The moments between are made here one by one, so that nothing depends on time.
  */
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "batch.h"
 #include "driver.h"
 
-enum { IN_FLIGHT = 20, FEW = 3 };
+enum { IN_FLIGHT = 20, FEW = 3, MANY = 100 };
 
 static tffi_function *function;
 static struct TRITONBACKEND_ModelInstance *instance;
@@ -126,6 +126,36 @@ static void until_somebody_waits(void)
   pthread_join(waiter, NULL);
 }
 
+/* Who is woken while many answers are given finds all of them. */
+static void *take_what_comes(void *given)
+{
+  tffi_completion *list = NULL;
+  CHECK(tffi_queue_wait(queue, *tffi_queue_wakes(queue), -1, &list) == TFFI_WAIT_READY);
+  driver_take(list, given);
+  return NULL;
+}
+
+static void woken_once(void)
+{
+  pthread_t executor;
+  pthread_t waiter;
+  driver_seen seen = {0};
+  function_batch *batch = answer(&executor, 1, 1);
+  CHECK(pthread_create(&waiter, NULL, take_what_comes, &seen) == 0);
+  while (lingers(batch)) { /* until it sleeps */
+    usleep(100);
+  }
+  end(executor, batch);
+  tffi_wakes_hold();
+  for (uint32_t i = 0; i < MANY; i++) {
+    uint64_t token = 0;
+    CHECK(driver_submit("i", queue, i, &token) == NULL);
+  }
+  tffi_wakes_let_go();
+  pthread_join(waiter, NULL);
+  CHECK(seen.done == MANY);
+}
+
 /* The worker has waited long enough. */
 static void until_it_is_late(void)
 {
@@ -170,6 +200,7 @@ int main(int count, char **arguments)
   with_all_held(until_all_are_there);
   with_all_held(until_somebody_waits);
   with_all_held(until_it_is_late);
+  with_all_held(woken_once);
   tffi_function_close(function);
   CHECK(TRITONBACKEND_ModelInstanceFinalize(instance) == NULL);
   CHECK(TRITONBACKEND_ModelFinalize(model) == NULL);
