@@ -37,6 +37,15 @@ def test_folders_of_dead_processes_are_removed(tmp_path, monkeypatch, dead):
     assert (tmp_path / "other" / "models" / "1").is_dir()
 
 
+def test_without_proc_nobody_is_taken_for_dead(tmp_path, monkeypatch, dead):
+    """Some sandboxes have none, and a server starts there all the same."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(_leftovers, "_PROC", tmp_path / "proc")
+    left = tmp_path / f"tritonffi-0-{dead}-x"
+    left.mkdir()
+    assert {left, _leftovers.make_folder()} == set(tmp_path.iterdir())
+
+
 def test_a_folder_is_private_and_its_name_cannot_be_foretold(tmp_path, monkeypatch):
     """Only its owner may look into it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

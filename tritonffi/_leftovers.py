@@ -18,22 +18,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_PROC = Path("/proc")
+
+
 def prefix() -> str:
     """Return how the names of what this process makes begin."""
-    return f"{_beginning()}{os.getpid()}-"
+    return f"tritonffi-{_namespace()}-{os.getpid()}-"
 
 
-def _beginning() -> str:
-    # Containers may share folders, but not the numbers of their processes.
-    return f"tritonffi-{Path('/proc/self/ns/pid').stat().st_ino}-"
+def _namespace() -> int:
+    """Return where the numbers of processes count: containers may share folders, but not those."""
+    try:
+        return (_PROC / "self/ns/pid").stat().st_ino
+    except OSError:  # no /proc, or not all of it
+        return 0
 
 
 def of_the_dead(folder: Path) -> Iterator[Path]:
     """List what is in a folder and belongs to processes that are no more."""
-    beginning = _beginning()
+    namespace = _namespace()
+    if namespace == 0:
+        return  # who is dead cannot be told
+    beginning = f"tritonffi-{namespace}-"
     for path in folder.glob(f"{beginning}*"):
         pid = path.name.removeprefix(beginning).partition("-")[0]
-        if not Path("/proc", pid).exists():
+        if not (_PROC / pid).exists():
             yield path
 
 
