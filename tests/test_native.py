@@ -133,7 +133,7 @@ def test_the_analyzer_finds_nothing(analyze, source):
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_any_order_of_threads_is_right(build, sanitizer):
-    """Final before release and after, inline, many producers, waiters, cancels, closes."""
+    """Final before release and after, inline, many producers, takers, cancels, closes, stops."""
     run(build("threads", sanitizer), "threads")
 
 

@@ -83,12 +83,12 @@ void driver_check_empty(void)
   }
 }
 
-tffi_function *driver_function(uint32_t workers, uint64_t *token)
+tffi_function *driver_function(uint32_t workers, bool decoupled, uint64_t *token)
 {
   const tffi_tensor input = {.name = "x", .dim_count = 2};
-  const tffi_function_spec spec = {
-      .model_name = "f", .inputs = &input, .input_count = 1, .worker_count = workers, .max_batch_size = 64,
-      .batching = true, .stacking = true};
+  const tffi_function_spec spec = {.model_name = "f", .inputs = &input, .input_count = 1, .worker_count = workers,
+                                   .max_batch_size = 64, .batching = true, .stacking = !decoupled,
+                                   .decoupled = decoupled};
   return tffi_function_new(&spec, token);
 }
 

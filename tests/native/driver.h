@@ -45,7 +45,7 @@ void driver_load(const char *path);
 /* Its functions, without loading it as our code does. */
 void driver_find(const char *path);
 /* A function model "f" of an input x, with so many workers. */
-tffi_function *driver_function(uint32_t workers, uint64_t *token);
+tffi_function *driver_function(uint32_t workers, bool decoupled, uint64_t *token);
 /* Waits, for a while, until nothing of ours and of the library's is alive, and stops if that does not come. */
 void driver_check_empty(void);
 

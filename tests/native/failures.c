@@ -119,7 +119,7 @@ int main(int count, char **arguments)
       {"infer_bounded", infer_bounded, {"di1"}},
       {"infer_traced", infer_traced, {"", "i", "x"}},
       {"hand_over", hand_over, {"", "id", "n", "r"}},
-      {"serve", serve, {"", "c", "s", "cs", "w", "ws", "u", "a", "as"}},
+      {"serve", serve, {"", "c", "o", "s", "cs", "w", "ws", "u", "a", "as"}},
       {"refuse", refuse, {""}},
       {"trace", trace, {"", "t"}},
   };

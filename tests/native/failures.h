@@ -26,7 +26,8 @@ scenario infer_traced;
 scenario hand_over;
 /*
  * A function model from its making to its end, with two executions. Letters: c it asks what requests say, s it is
- * decoupled, w it fails in its warm-up, u it does not answer, a it was given up.
+ * decoupled, o it answers and takes the next in one call, w it fails in its warm-up, u it does not answer, a it was
+ * given up.
  */
 scenario serve;
 /* Models of ours that have no function. */

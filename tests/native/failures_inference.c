@@ -47,7 +47,9 @@ bool infer(const char *how)
 static struct TRITONSERVER_Error *submit(const tffi_request *request, tffi_queue *queue, uint64_t *token)
 {
   struct TRITONSERVER_Error *error = NULL;
-  CHECK(tffi_inference_submit(NULL, request, queue, 1, token, &error) == *token);
+  tffi_ticket ticket = {0, 0};
+  *token = tffi_inference_submit(NULL, request, queue, 1, &ticket, &error);
+  CHECK(ticket.token == *token && ticket.key == 1 && (error == NULL) == (*token != 0));
   return error;
 }
 
@@ -105,8 +107,9 @@ bool infer_each(const char *how)
   if (queue == NULL) {
     return false;
   }
-  tffi_inference_submit_each(NULL, &request, places, keys, TIMES, queue, tokens);
+  const bool are_started = tffi_inference_submit_each(NULL, &request, places, keys, TIMES, queue, tokens);
   for (uint32_t i = 0; i < TIMES; i++) {
+    CHECK(!are_started || tokens[i] != 0);
     tffi_completion *list = NULL;
     driver_seen seen = {0};
     if (tokens[i] != 0) {

@@ -190,7 +190,7 @@ int main(int count, char **arguments)
   driver_load(arguments[1]);
   uint64_t token = 0;
   queue = tffi_queue_new();
-  function = driver_function(1, &token);
+  function = driver_function(1, false, &token);
   struct TRITONBACKEND_Model *model = fake.model_new(token);
   instance = fake.instance_new(model);
   CHECK(TRITONBACKEND_ModelInitialize(model) == NULL);

@@ -11,10 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "batch.h"
-#include "driver.h"
-
-enum { WORKERS = 4, ROUNDS = 300 };
+#include "threads.h"
 
 static const char *const kinds[] = {"", "r", "s", "d", "dr", "ds", "n", "nr", "ns", "dn", "dns", "e", "es", "i", "ir",
                                     "id", "in", "ie", "is", "ids"};
@@ -29,21 +26,12 @@ static void check_seen(const char *how, const driver_seen *seen)
   CHECK(seen->responses == (strchr(how, 'd') != NULL ? 3u : 0u) + (failed || silent ? 0u : 1u));
 }
 
-static uint32_t wakes_of(const tffi_queue *queue)
+uint32_t wakes_of(const tffi_queue *queue)
 {
   return __atomic_load_n(tffi_queue_wakes(queue), __ATOMIC_RELAXED);
 }
 
-/* A thread that runs `work` on an argument of its own. */
-typedef struct {
-  pthread_t thread;
-  tffi_queue *queue;
-  uint64_t token;
-  uint32_t number;
-  uint32_t count;
-} task;
-
-static void start(task *tasks, uint32_t count, void *(*work)(void *), tffi_queue *queue, uint64_t token)
+void start(task *tasks, uint32_t count, void *(*work)(void *), tffi_queue *queue, uint64_t token)
 {
   for (uint32_t i = 0; i < count; i++) {
     tasks[i].queue = queue;
@@ -54,7 +42,7 @@ static void start(task *tasks, uint32_t count, void *(*work)(void *), tffi_queue
   }
 }
 
-static void join(task *tasks, uint32_t count)
+void join(task *tasks, uint32_t count)
 {
   for (uint32_t i = 0; i < count; i++) {
     pthread_join(tasks[i].thread, NULL);
@@ -139,7 +127,7 @@ static void many_producers(void)
   tffi_queue_release(queue);
 }
 
-/* Two wait for one inference, a third cancels it: one of the two sees the end, nobody hangs. */
+/* Three wait for one inference, others cancel it: one of the three sees the end, nobody hangs. */
 static void *wait_to_the_end(void *given)
 {
   task *me = given;
@@ -168,16 +156,16 @@ static void waiters_and_cancellers(void)
 {
   tffi_queue *queue = tffi_queue_new();
   for (uint32_t i = 0; i < ROUNDS / 3; i++) {
-    task waiters[2];
+    task waiters[3];
     task cancellers[2];
     uint64_t token = 0;
     static const char *const some[] = {"h", "hr", "hs", "s", "d", "i", "hds"};
     CHECK(driver_submit(some[i % 7], queue, 1, &token) == NULL);
-    start(waiters, 2, wait_to_the_end, queue, token);
+    start(waiters, 3, wait_to_the_end, queue, token);
     start(cancellers, 2, cancel, queue, token);
     join(cancellers, 2);
-    join(waiters, 2);
-    CHECK(waiters[0].count + waiters[1].count == 1);
+    join(waiters, 3);
+    CHECK(waiters[0].count + waiters[1].count + waiters[2].count == 1);
   }
   tffi_queue_release(queue);
 }
@@ -261,125 +249,6 @@ static void buffers(void)
   tffi_pool_set_limit(0);
 }
 
-/*
- * Function models: instances that execute, workers that answer, in one call and in several, and in the end somebody who
- * gives up.
- */
-static tffi_function *function;
-static struct TRITONBACKEND_ModelInstance *instances[2];
-
-static void *execute(void *given)
-{
-  task *me = given;
-  for (uint32_t i = 0; i < ROUNDS; i++) {
-    struct TRITONBACKEND_Request *requests[3];
-    fake.backend_requests(requests, 3);
-    CHECK(TRITONBACKEND_ModelInstanceExecute(instances[me->number], requests, 1 + i % 3) == NULL);
-    for (uint32_t j = 1 + i % 3; j < 3; j++) {
-      CHECK(TRITONBACKEND_RequestRelease(requests[j], 1) == NULL);
-    }
-  }
-  return NULL;
-}
-
-static void *answer(void *given)
-{
-  task *me = given;
-  tffi_batch *batch = NULL;
-  while (tffi_function_next(function, me->number, me->number == 0 ? -1 : 1000000, &batch) != TFFI_WAIT_GONE) {
-    if (batch == NULL) {
-      continue;
-    }
-    me->count++;
-    if (me->count % 5 == 0) {
-      tffi_batch_fail(batch, TRITONSERVER_ERROR_INTERNAL, "no");
-    } else if (me->count % 7 != 0) {
-      const tffi_tensor *input = &batch->inputs[0];
-      CHECK(batch->row_count == FAKE_ROWS * (int64_t)batch->request_count);
-      tffi_tensor output = *input;
-      output.name = "y";
-      const tffi_result result = {.outputs = &output, .output_count = 1};
-      struct TRITONSERVER_Error *error = tffi_batch_finish(batch, &result);
-      if (error != NULL) {
-        TRITONSERVER_ErrorDelete(error);
-      }
-    }
-    if (me->count % 11 == 0) {
-      tffi_buffer *kept = batch->inputs[0].buffer;
-      batch->inputs[0].buffer = NULL;
-      tffi_batch_release(batch);
-      tffi_buffer_release(kept);
-    } else {
-      tffi_batch_release(batch);
-    }
-    batch = NULL;
-  }
-  return NULL;
-}
-
-static void *answer_and_go_on(void *given)
-{
-  task *me = given;
-  tffi_batch *batch = NULL;
-  while (tffi_function_next(function, 1, -1, &batch) != TFFI_WAIT_GONE) {
-    while (batch != NULL) {
-      me->count++;
-      tffi_tensor output = batch->inputs[0];
-      tffi_buffer *kept = NULL;
-      output.name = "y";
-      const tffi_result result = {.outputs = &output, .output_count = 1};
-      const bool fails = me->count % 5 == 0;
-      if (fails) {
-        tffi_batch_fail(batch, TRITONSERVER_ERROR_INTERNAL, "no");
-      } else { /* the result lies in memory of the input's, as where a callable returns that */
-        kept = batch->inputs[0].buffer;
-        batch->inputs[0].buffer = NULL;
-      }
-      struct TRITONSERVER_Error *error = NULL;
-      tffi_batch_exchange(&batch, fails ? NULL : &result, &error);
-      if (error != NULL) {
-        TRITONSERVER_ErrorDelete(error);
-        tffi_batch_exchange(&batch, NULL, &error);
-      }
-      tffi_buffer_release(kept);
-    }
-  }
-  return NULL;
-}
-
-static void functions(bool abandon)
-{
-  enum { INSTANCES = 2 };
-  task executors[INSTANCES];
-  task answerers[INSTANCES];
-  uint64_t token = 0;
-  function = driver_function(INSTANCES, &token);
-  struct TRITONBACKEND_Model *model = fake.model_new(token);
-  CHECK(TRITONBACKEND_ModelInitialize(model) == NULL);
-  for (uint32_t i = 0; i < INSTANCES; i++) {
-    instances[i] = fake.instance_new(model);
-    CHECK(TRITONBACKEND_ModelInstanceInitialize(instances[i]) == NULL);
-  }
-  CHECK(tffi_function_set_loaded(function) == NULL);
-  start(answerers, 1, answer, NULL, 0);
-  start(answerers + 1, 1, answer_and_go_on, NULL, 0);
-  start(executors, INSTANCES, execute, NULL, 0);
-  if (abandon) {
-    usleep(2000);
-    tffi_function_abandon(function);
-  }
-  join(executors, INSTANCES);
-  tffi_function_close(function);
-  for (uint32_t i = 0; i < INSTANCES; i++) {
-    CHECK(TRITONBACKEND_ModelInstanceFinalize(instances[i]) == NULL);
-    free(instances[i]);
-  }
-  CHECK(TRITONBACKEND_ModelFinalize(model) == NULL);
-  free(model);
-  join(answerers, INSTANCES);
-  tffi_function_release(function);
-}
-
 /* A slot that was used four billion times goes on giving tokens that are good. */
 static void used_for_long(void)
 {
@@ -416,7 +285,7 @@ static void *be_busy(void *given)
     CHECK(driver_submit("i", me->queue, 1, &token) == NULL);
     CHECK(tffi_inference_wait(token, wakes_of(me->queue), -1, &list) == TFFI_WAIT_READY);
     driver_take(list, &seen);
-    tffi_function_release(driver_function(1, &unused));
+    tffi_function_release(driver_function(1, false, &unused));
   }
   return NULL;
 }
@@ -439,7 +308,7 @@ static void child(tffi_queue *queue, tffi_buffer *buffer, uint64_t token)
   check_seen("i", &seen);
   tffi_queue_release(own);
   uint64_t unused = 0;
-  tffi_function_release(driver_function(1, &unused));
+  tffi_function_release(driver_function(1, false, &unused));
   _exit(0);
 }
 
@@ -487,9 +356,17 @@ int main(int count, char **arguments)
     driver_check_empty();
     buffers();
     driver_check_empty();
-    functions(false);
+    handovers();
     driver_check_empty();
-    functions(true);
+    takers();
+    driver_check_empty();
+    bounds();
+    driver_check_empty();
+    for (int i = 0; i < 4; i++) {
+      functions(i % 2 != 0, i / 2 != 0);
+      driver_check_empty();
+    }
+    stops();
     driver_check_empty();
     used_for_long();
   }
