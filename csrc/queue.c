@@ -221,6 +221,9 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
   if (!queue->is_open) {
     const bool free_it = completion->done && end_slot(slot);
     if (completion->done) {
+      /* What came before the closing for somebody who has not woken yet: he finds that the token is stale. */
+      completion->next = slot->first;
+      slot->first = slot->last = NULL;
       /* Who sleeps here still was woken by the closing and is on his way out; he recycles the slot. */
       unlock_and_drop_reference(queue);
     } else {

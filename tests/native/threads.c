@@ -5,6 +5,7 @@
  * ThreadSanitizer; the checks hold without it too.
  */
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,6 +222,37 @@ static void close_with_work_in_flight(void)
   }
 }
 
+/* One that is closed while responses come for somebody who sleeps, or has just been woken. */
+static void *wait_for_what_comes(void *given)
+{
+  task *me = given;
+  tffi_completion *list = NULL;
+  tffi_inference_wait(me->token, wakes_of(me->queue), -1, &list);
+  tffi_completion_free(list);
+  return NULL;
+}
+
+static void close_while_it_comes(void)
+{
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    task sleepers[2];
+    uint64_t token = 0;
+    tffi_queue *queue = tffi_queue_new();
+    CHECK(driver_submit("hd", queue, 1, &token) == NULL);
+    start(sleepers, 2, wait_for_what_comes, queue, token);
+    if (i % 2 == 0) {
+      usleep(200);
+    }
+    CHECK(tffi_inference_cancel(token));
+    for (uint32_t j = 0; j < i % 50; j++) {
+      sched_yield();
+    }
+    tffi_queue_close(queue);
+    join(sleepers, 2);
+    tffi_queue_release(queue);
+  }
+}
+
 /* Buffers from hand to hand, and a pool whose limit changes meanwhile. */
 static void *use_buffers(void *given)
 {
@@ -353,6 +385,8 @@ int main(int count, char **arguments)
     waiters_and_cancellers();
     driver_check_empty();
     close_with_work_in_flight();
+    driver_check_empty();
+    close_while_it_comes();
     driver_check_empty();
     buffers();
     driver_check_empty();
