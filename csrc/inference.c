@@ -18,7 +18,7 @@ static void discard(struct TRITONSERVER_Error *error)
   }
 }
 
-/* The final response and the release are both seen, by whichever callback came second. */
+/* The final response and the release are both seen, and the responses before are read, by whichever callback is last. */
 static void finish_if_last(tffi_slot *slot)
 {
   if (__atomic_sub_fetch(&slot->pending, 1, __ATOMIC_ACQ_REL) != 0) {
@@ -80,6 +80,10 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
 {
   tffi_slot *slot = userp;
   const bool is_final = (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
+  if (!is_final) {
+    /* Other threads may come with all the rest while this one still reads: the slot is not given up before it is through. */
+    __atomic_add_fetch(&slot->pending, 1, __ATOMIC_RELAXED);
+  }
   if (response != NULL) {
     tffi_completion *completion = is_final ? slot->final : tffi_completion_new();
     if (completion == NULL) {
@@ -100,9 +104,7 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
       }
     }
   }
-  if (is_final) {
-    finish_if_last(slot);
-  }
+  finish_if_last(slot);
 }
 
 /*

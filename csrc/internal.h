@@ -101,7 +101,7 @@ typedef struct tffi_slot {
   bool cancelled;
 
   tffi_completion *final; /* made at submission, filled by the final response, kept back until the release was seen */
-  uint32_t pending;       /* of final response and release, how many are still to come; atomic */
+  uint32_t pending;       /* of final response and release, how many are to come, and responses being read; atomic */
   uint32_t max_pending;   /* of the request; 0: no bound */
   uint32_t unread;        /* responses pushed and not consumed, counted where there is a bound; atomic */
   bool overflowed;        /* the bound was passed: later responses are dropped; atomic */

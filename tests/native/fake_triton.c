@@ -44,6 +44,7 @@ typedef struct TRITONSERVER_InferenceResponse {
   char id[64];
   bool failed;
   memory output;
+  uint32_t *stage; /* of a response that is read while its inference ends: 1 it is being read, 2 all else is over */
 } response;
 
 /* What is left to be done for a request, for a thread of the library's. */
@@ -425,8 +426,8 @@ static response *make_response(const request *of, bool failed)
 
 static void run(job *at)
 {
-  if (at->final && at->respond != NULL) {
-    at->respond(at->last, TRITONSERVER_RESPONSE_COMPLETE_FINAL, at->respond_userp);
+  if ((at->final || at->last != NULL) && at->respond != NULL) {
+    at->respond(at->last, at->final ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0, at->respond_userp);
   }
   if (at->release) {
     at->about->release(at->about, TRITONSERVER_REQUEST_RELEASE_ALL, at->about->release_userp);
@@ -454,6 +455,18 @@ static job *make_job(request *about, response *last, bool final, bool release)
   return made;
 }
 
+static void *work(void *unused);
+
+static void start_threads(void)
+{
+  pthread_mutex_lock(&pool.lock);
+  while (pool.started < FAKE_THREADS) {
+    pthread_create(&pool.threads[pool.started], NULL, work, NULL);
+    pool.started++;
+  }
+  pthread_mutex_unlock(&pool.lock);
+}
+
 /* Everything that happens to a request, on this thread but for the letter s. */
 static void serve(request *about)
 {
@@ -464,6 +477,15 @@ static void serve(request *about)
   }
   for (int i = 0; strchr(how, 'd') != NULL && i < 3; i++) {
     about->respond(make_response(about, false), 0, about->respond_userp);
+  }
+  uint32_t *stage = NULL;
+  if (strchr(how, 'c') != NULL) {
+    response *early = make_response(about, false);
+    stage = early->stage = calloc(1, sizeof(*stage));
+    start_threads();
+    push(make_job(about, early, false, false));
+    while (__atomic_load_n(stage, __ATOMIC_ACQUIRE) != 1) {
+    }
   }
   const bool failed = strchr(how, 'e') != NULL || strchr(how, 'h') != NULL;
   response *last = strchr(how, 'n') != NULL ? NULL : make_response(about, failed);
@@ -477,6 +499,9 @@ static void serve(request *about)
     run(final);
   } else {
     run(make_job(about, last, true, true));
+  }
+  if (stage != NULL) {
+    __atomic_store_n(stage, 2, __ATOMIC_RELEASE);
   }
 }
 
@@ -492,7 +517,7 @@ static void *work(void *unused)
         pool.last = NULL;
       }
       pthread_mutex_unlock(&pool.lock);
-      if (!next->final && !next->release) {
+      if (!next->final && !next->release && next->last == NULL) {
         serve(next->about);
         free(next);
       } else {
@@ -507,16 +532,6 @@ static void *work(void *unused)
   }
   pthread_mutex_unlock(&pool.lock);
   return NULL;
-}
-
-static void start_threads(void)
-{
-  pthread_mutex_lock(&pool.lock);
-  while (pool.started < FAKE_THREADS) {
-    pthread_create(&pool.threads[pool.started], NULL, work, NULL);
-    pool.started++;
-  }
-  pthread_mutex_unlock(&pool.lock);
 }
 
 void fake_stop_threads(void)
@@ -565,6 +580,7 @@ Error *TRITONSERVER_InferenceResponseDelete(response *old)
     }
   }
   count(&alive.responses, -1);
+  free(old->stage);
   free(old);
   return failure();
 }
@@ -638,6 +654,11 @@ Error *TRITONSERVER_InferenceResponseOutputClassificationLabel(response *of, con
 
 Error *TRITONSERVER_InferenceResponseOutputCount(response *of, uint32_t *number)
 {
+  if (of->stage != NULL && __atomic_load_n(of->stage, __ATOMIC_ACQUIRE) == 0) {
+    __atomic_store_n(of->stage, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(of->stage, __ATOMIC_ACQUIRE) != 2) {
+    }
+  }
   MAY_FAIL();
   *number = of->failed ? 0 : 1;
   return NULL;

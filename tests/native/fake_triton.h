@@ -8,6 +8,7 @@
  *   r  the release comes before the final response
  *   s  final response and release come from two threads at once
  *   d  three responses come before the final one
+ *   c  one more response is being read by a thread of the library's while all the others, and the release, come
  *   n  the final flag comes without a response
  *   e  the final response is an error
  *   x  InferAsync refuses, after it has looked at the trace

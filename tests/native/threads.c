@@ -15,7 +15,7 @@
 #include "threads.h"
 
 static const char *const kinds[] = {"", "r", "s", "d", "dr", "ds", "n", "nr", "ns", "dn", "dns", "e", "es", "i", "ir",
-                                    "id", "in", "ie", "is", "ids"};
+                                    "id", "in", "ie", "is", "ids", "ic", "icr", "icn"};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 static void check_seen(const char *how, const driver_seen *seen)
@@ -24,7 +24,8 @@ static void check_seen(const char *how, const driver_seen *seen)
   const bool failed = strchr(how, 'e') != NULL || strchr(how, 'h') != NULL;
   const bool silent = strchr(how, 'n') != NULL;
   CHECK(seen->errors == (failed && !silent ? 1 : 0));
-  CHECK(seen->responses == (strchr(how, 'd') != NULL ? 3u : 0u) + (failed || silent ? 0u : 1u));
+  CHECK(seen->responses == (strchr(how, 'd') != NULL ? 3u : 0u) + (strchr(how, 'c') != NULL ? 1u : 0u) +
+                               (failed || silent ? 0u : 1u));
 }
 
 uint32_t wakes_of(const tffi_queue *queue)
