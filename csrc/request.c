@@ -185,8 +185,10 @@ bool tffi_wanted_labels(const tffi_wanted *wanted, const char *name)
 size_t tffi_wanted_classes(const tffi_wanted *wanted, const int64_t *shape, uint64_t dim_count, size_t byte_size)
 {
   size_t classes = 1;
-  for (uint64_t i = wanted->batching ? 1 : 0; i < dim_count && classes <= byte_size; i++) {
-    classes *= (size_t)shape[i];
+  for (uint64_t i = wanted->batching ? 1 : 0; i < dim_count; i++) {
+    if (shape[i] < 0 || __builtin_mul_overflow(classes, (size_t)shape[i], &classes)) {
+      return 0;
+    }
   }
   return classes <= byte_size ? classes : 0;
 }

@@ -126,6 +126,7 @@ int main(int count, char **arguments)
   CHECK(count == 2);
   fail_to_load(arguments[1]);
   fail_to_watch(arguments[1]);
+  fail_to_count();
   for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
     for (size_t j = 0; j < 10 && all[i].hows[j] != NULL; j++) {
       each_failure(all[i].name, all[i].what, all[i].hows[j], CALLS);

@@ -38,6 +38,8 @@ scenario trace;
 /* Descriptors and the like, which the loop over failures does not know; each of these checks all of it. */
 void fail_to_load(const char *path);
 void fail_to_watch(const char *path);
+/* Shapes that no memory could hold. */
+void fail_to_count(void);
 
 /* Makes our allocation of this number from now on fail, and with `on` all after it; 0: none. */
 void fail_allocation(int64_t number, bool on);

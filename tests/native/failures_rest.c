@@ -150,3 +150,18 @@ void fail_to_watch(const char *path)
   close(watch);
   CHECK(descriptors() == before);
 }
+
+void fail_to_count(void)
+{
+  const tffi_wanted rows = {.batching = true};
+  const tffi_wanted whole = {.batching = false};
+  const int64_t good[] = {5, 3, 2};
+  const int64_t huge[] = {INT64_C(1) << 62, INT64_C(1) << 62, 4};
+  const int64_t wraps[] = {1, INT64_C(1) << 33, INT64_C(1) << 31, 7}; /* to 0, and then to what would do */
+  const int64_t negative[] = {5, -1};
+  CHECK(tffi_wanted_classes(&rows, good, 3, 120) == 6 && tffi_wanted_classes(&whole, good, 3, 120) == 30);
+  CHECK(tffi_wanted_classes(&whole, good, 3, 29) == 0);
+  CHECK(tffi_wanted_classes(&rows, huge, 3, SIZE_MAX) == 0 && tffi_wanted_classes(&whole, huge, 3, SIZE_MAX) == 0);
+  CHECK(tffi_wanted_classes(&rows, wraps, 4, SIZE_MAX) == 0);
+  CHECK(tffi_wanted_classes(&rows, negative, 2, SIZE_MAX) == 0);
+}
