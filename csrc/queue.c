@@ -59,7 +59,7 @@ __attribute__((constructor)) static void handle_forks(void)
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-tffi_queue *tffi_queue_new(void)
+void tffi_queue_new(tffi_queue **place)
 {
   pthread_mutex_lock(&idle.lock);
   tffi_queue *queue = idle.queues;
@@ -70,7 +70,7 @@ tffi_queue *tffi_queue_new(void)
   if (queue == NULL) {
     queue = calloc(1, sizeof(*queue));
     if (queue == NULL) {
-      return NULL;
+      return;
     }
     pthread_mutex_init(&queue->lock, NULL);
     tffi_cond_init(&queue->arrived);
@@ -83,7 +83,7 @@ tffi_queue *tffi_queue_new(void)
   queue->forks = tffi_forks;
   pthread_mutex_unlock(&queue->lock);
   tffi_count(&tffi_live.queues, 1);
-  return queue;
+  *place = queue;
 }
 
 /* Under the queue's lock, which it unlocks. */
@@ -457,9 +457,10 @@ void tffi_queue_close(tffi_queue *queue)
   tffi_completion_free(list);
 }
 
-void tffi_queue_release(tffi_queue *queue)
+void tffi_queue_release(tffi_queue **place)
 {
-  if (queue->forks != tffi_forks) {
+  tffi_queue *queue = *place;
+  if (queue == NULL || queue->forks != tffi_forks) {
     return;
   }
   tffi_queue_close(queue);

@@ -106,9 +106,10 @@ void tffi_trace_close(tffi_trace *trace)
   pthread_mutex_unlock(&in->lock);
 }
 
-void tffi_trace_release(tffi_trace *trace)
+void tffi_trace_release(tffi_trace **place)
 {
-  if (is_parents(trace)) {
+  tffi_trace *trace = *place;
+  if (trace == NULL || is_parents(trace)) {
     return;
   }
   tffi_trace_close(trace);

@@ -168,14 +168,16 @@ typedef enum {
   TFFI_WAIT_WOKEN = 3    /* tffi_queue_wake was called */
 } tffi_wait;
 
-tffi_queue *tffi_queue_new(void);
+/* Makes one where *queue is. The place is owned before it, so that a signal handler that raises in Python loses none. */
+void tffi_queue_new(tffi_queue **queue);
 /*
  * Drops what is ready and whatever still comes, and wakes everyone who waits. The caller's reference stays: as long as
  * it does the queue may be asked, and answers that there is nothing.
  */
 void tffi_queue_close(tffi_queue *queue);
-/* Closes the queue and lets go of it. Of this and the rest: in a forked child nothing happens to queues made before. */
-void tffi_queue_release(tffi_queue *queue);
+/* Closes the queue, if there is one, and lets go of it. Of this and the rest: in a forked child nothing happens to
+ * queues made before. */
+void tffi_queue_release(tffi_queue **queue);
 
 /*
  * Takes all completions that nobody waits for by token, waiting until there is one. Of both waits: a timeout of 0

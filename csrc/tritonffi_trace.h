@@ -45,8 +45,8 @@ struct TRITONSERVER_Error *tffi_trace_new(uint32_t level, uint64_t parent_id, ui
 struct TRITONSERVER_Error *tffi_trace_spawn(tffi_trace *parent, tffi_trace **child);
 /* A trace that no inference has taken is over now; without effect on others. */
 void tffi_trace_close(tffi_trace *trace);
-/* Python lets go; one that no inference has taken is closed. */
-void tffi_trace_release(tffi_trace *trace);
+/* Python lets go of what stands there, if anything does; one that no inference has taken is closed. */
+void tffi_trace_release(tffi_trace **trace);
 
 /* JSON text that goes with the trace and that models can read; only before it is given to an inference. */
 struct TRITONSERVER_Error *tffi_trace_set_context(tffi_trace *trace, const char *context);

@@ -264,8 +264,10 @@ def resolve(waiter: asyncio.Future[None]) -> None:
 
 
 def set_future(waiter: asyncio.Future[None]) -> None:
-    """Set a future unless that was done already."""
-    if not waiter.done():
+    """Set a future unless that was done already; a signal handler may do it at any moment."""
+    import asyncio  # noqa: PLC0415  as above
+
+    with suppress(asyncio.InvalidStateError):
         waiter.set_result(None)
 
 

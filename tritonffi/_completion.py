@@ -4,7 +4,7 @@
 The way of the data, as Python sees it (``csrc/tritonffi.h`` tells the C side):
 
 1. ``_template`` describes the call in C structs over pinned memory and submits it. The `Inference`
-   is in the queue's ``in_flight`` table before that, and holds the pins.
+   is in the queue's ``in_flight`` table right before that, and holds the pins.
 2. Triton's threads do the work. They push completions in C and never wait for Python.
 3. Whoever wants a result waits in C, without the GIL, for completions of that inference alone.
 4. Completions come out as a C list. Each is delivered to its inference through the table, read
@@ -47,7 +47,8 @@ class CompletionQueue:
     """Where the completions of a group of inferences arrive.
 
     Attributes:
-        native: The ``tffi_queue *``; one reference to it is this object's.
+        native: The ``tffi_queue *``. One reference to it is this object's, and let go of with it:
+            another thread may be about to call with it.
         in_flight: Every inference that is submitted and not over, by key.
         ready: Where C counts the inferences that have something to be taken and nobody waiting.
         wakes: Where C counts how often those who wait were woken without a completion.
@@ -64,6 +65,7 @@ class CompletionQueue:
 
     __slots__ = (
         "_is_left",
+        "_owner",
         "early",
         "in_flight",
         "is_given_up",
@@ -76,15 +78,16 @@ class CompletionQueue:
     )
 
     def __init__(self) -> None:
-        native = lib.tffi_queue_new()
-        if native == ffi.NULL:
+        # First the owner and then the queue, or a signal handler that raises could lose it.
+        self._owner = ffi.gc(ffi.new("tffi_queue **"), lib.tffi_queue_release)
+        lib.tffi_queue_new(self._owner)
+        self.native = self._owner[0]
+        if self.native == ffi.NULL:
             raise MemoryError("no memory for a completion queue")
-        # Let go of with the last user of this object: another thread may be about to call with it.
-        self.native = ffi.gc(native, lib.tffi_queue_release)
         self.ready = lib.tffi_queue_ready(self.native)
         self.wakes = lib.tffi_queue_wakes(self.native)
         self.in_flight: dict[int, Inference] = {}
-        self.early: dict[tuple[int, int], tuple[Response | TritonError | None, bool]] = {}
+        self.early: dict[tuple[int, int], Response | TritonError | None] = {}
         self.next_key = itertools.count(1).__next__
         self.is_given_up = False
         self.reason = "the server was closed meanwhile"
@@ -180,8 +183,6 @@ class CompletionQueue:
                         if not inference.is_through():
                             return False
                         break  # whoever has taken its end will deliver it
-                elif not inference.is_underway():
-                    break  # it will be refused if the server is closed
                 else:
                     # Another thread is about to submit it, or was interrupted right after.
                     if time.monotonic() >= deadline:
@@ -191,9 +192,7 @@ class CompletionQueue:
 
     def is_submitting(self) -> bool:
         """Return whether a thread may be about to give the server's handle to Triton."""
-        return any(
-            one.is_underway() and not one.live_token() for one in list(self.in_flight.values())
-        )
+        return any(not inference.live_token() for inference in list(self.in_flight.values()))
 
     def leave(self) -> None:
         """Say that nobody waits here any more, so that others take what still comes."""
@@ -218,8 +217,8 @@ class CompletionQueue:
     def _collect(self, wait: CData, whose: CData, wakes: int, timeout_ns: int) -> int:
         """Call one of the two C waits and deliver what it took.
 
-        What was taken stands in `out` and is delivered in ``finally``: a signal handler that
-        raises as soon as the call returns must not lose it.
+        A signal handler may raise as soon as the call returns, and anywhere in the delivery. What
+        was taken stands in `out` and is delivered all the same.
         """
         out = ffi.new(_LIST)
         try:
@@ -229,6 +228,9 @@ class CompletionQueue:
             if first:
                 try:
                     self._deliver(first)
+                except BaseException:
+                    self._deliver_rest(first)
+                    raise
                 finally:
                     lib.tffi_completion_free(first)
         return result
@@ -236,13 +238,28 @@ class CompletionQueue:
     def _deliver(self, following: CData) -> None:
         """Deliver the completions of a list."""
         in_flight = self.in_flight
-        try:
-            while following:
-                completion = following
-                following = completion.next
-                inference = in_flight.get(completion.key)
-                if inference is not None:
+        while following:
+            completion = following
+            following = completion.next
+            inference = in_flight.get(completion.key)
+            if inference is not None:
+                inference.deliver(completion)
+
+    def _deliver_rest(self, following: CData) -> None:
+        """Deliver those of a list that `_deliver` has not, in the midst of one of them."""
+        was_reached = True
+        while following:
+            completion = following
+            following = completion.next
+            inference = self.in_flight.get(completion.key)
+            if inference is None:
+                continue
+            if not inference.has(completion.number):
+                if was_reached and completion.output_count and not completion.outputs[0].buffer:
+                    inference.miss(completion)
+                else:
                     inference.deliver(completion)
-        finally:
-            if following:  # a signal handler has raised: the others come to theirs all the same
-                self._deliver(following)
+                was_reached = False
+            elif inference.is_complete():
+                inference.leave()
+            inference.wake()

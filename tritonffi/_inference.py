@@ -48,6 +48,7 @@ class Inference(Unique):
 
     __slots__ = (
         "_arrived",
+        "_count",
         "_outcomes",
         "deadline",
         "is_over",
@@ -73,7 +74,7 @@ class Inference(Unique):
         timeout: float | None,
         pins: list[CData],
     ) -> None:
-        """Stand in the table of inferences in flight, holding the pins; before the submission."""
+        """Hold the pins; `Template.submit` puts it into the table of inferences in flight."""
         self.model_name = model_name
         self.request_id = request_id
         self.is_over = False
@@ -83,11 +84,14 @@ class Inference(Unique):
         self.pins: list[CData] | None = pins
         self._outcomes: list[Response | TritonError] | deque[Response | TritonError] = []
         self._arrived = 0
+        self._count = -1  # of completions; known with the last one
         self.wanted: Wanted | None = None
         self.timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
-        self.key = key = queue.next_key()
-        queue.in_flight[key] = self
+        self.key = queue.next_key()
+
+    def enter(self) -> None:
+        """Be about to be submitted."""
 
     def live_token(self) -> int:
         """Return the token; also where a signal came between its making and its storing."""
@@ -95,11 +99,6 @@ class Inference(Unique):
         if self.token or submission is None:
             return self.token
         return submission.token(self.key)
-
-    def is_underway(self) -> bool:
-        """Return whether it may be about to be submitted, or was just refused."""
-        submission = self.submission
-        return submission is not None and submission.begun and not self.is_over
 
     def leave(self) -> None:
         """Be over: Triton has given the inputs back, or never took them."""
@@ -110,44 +109,58 @@ class Inference(Unique):
     def deliver(self, completion: CData) -> None:
         """Take a completion of this inference: read the response, note the end."""
         outcome: Response | TritonError | None = None
-        is_whole = completion.whole
-        if is_whole or completion.has_response:
-            try:
-                outcome = read(completion, self.model_name, self.request_id, self.wanted)
-            except BaseException:  # a signal handler's
-                outcome = InternalError(
-                    f"model {self.model_name!r}: the reading of a response was interrupted"
-                )
-                self._arrive(completion.number, outcome, completion.done)
-                raise
-            if is_whole:
-                self._outcomes.append(outcome)
-                self.leave()
-                return
+        if completion.whole:
+            outcome = read(completion, self.model_name, self.request_id, self.wanted)
+            self._arrived = self._count = 1  # as in `_arrive`
+            self._outcomes.append(outcome)
+            self.leave()
+            return
+        if completion.has_response:
+            outcome = read(completion, self.model_name, self.request_id, self.wanted)
         self._arrive(completion.number, outcome, completion.done)
 
+    def miss(self, completion: CData) -> None:
+        """Take a completion whose response a signal handler cut in two."""
+        outcome = InternalError(
+            f"model {self.model_name!r}: the reading of a response was interrupted"
+        )
+        self._arrive(completion.number, outcome, completion.done)
+
+    def has(self, number: int) -> bool:
+        """Return whether the completion of a number has been taken."""
+        return number < self._arrived or (self.key, number) in self.queue.early
+
+    def is_complete(self) -> bool:
+        """Return whether all completions have been taken."""
+        return self._arrived == self._count
+
     def _arrive(self, number: int, outcome: Response | TritonError | None, done: bool) -> None:  # noqa: FBT001
-        """Note what came of the completion of a number, after all those before it."""
+        """Note what came of the completion of a number, after all those before it.
+
+        Python looks for signals when a call is over. So a number is counted, and what it stands for
+        kept, with no call between: a signal handler that raises finds it done, or not begun.
+        """
+        if done:
+            self._count = number + 1
         if number == self._arrived:
+            self._arrived = number + 1
             if outcome is not None:
                 self._outcomes.append(outcome)
-            self._arrived = number + 1
-            if done:
-                self.leave()
         else:
             # Another thread has taken an earlier one and not yet delivered it.
-            self.queue.early[self.key, number] = (outcome, done)
+            self.queue.early[self.key, number] = outcome
         while self.queue.early:
-            # Popping decides which thread goes on where both could.
-            following = self.queue.early.pop((self.key, self._arrived), None)
-            if following is None:
-                break
-            outcome, is_last = following
+            following = self.key, self._arrived
+            try:
+                outcome = self.queue.early[following]
+                del self.queue.early[following]
+            except KeyError:
+                break  # it is still to come, or another thread goes on with it
+            self._arrived += 1
             if outcome is not None:
                 self._outcomes.append(outcome)
-            self._arrived += 1
-            if is_last:
-                self.leave()
+        if self._arrived == self._count:
+            self.leave()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is over.
@@ -228,7 +241,9 @@ class Inference(Unique):
     def is_through(self) -> bool:
         """Return whether Triton has nothing to do with it (any more), taken news or not."""
         token = self.live_token()
-        return bool(lib.tffi_inference_is_over(token)) if token else not self.is_underway()
+        if token:
+            return bool(lib.tffi_inference_is_over(token))
+        return self.key not in self.queue.in_flight
 
     def cancel(self) -> bool:
         """Ask Triton to give the inference up.

@@ -82,7 +82,7 @@ class Lifecycle:
         self.queues: dict[CompletionQueue, None] = {}
         self.left: dict[CompletionQueue, None] = {}
         self.loops: dict[int, LoopQueue] = {}
-        self._sweeping = threading.RLock()
+        self._is_sweeping = False
         self.options = options
         self.functions: dict[str, FunctionModel] = {}
         self.retired: list[FunctionModel] = []
@@ -219,8 +219,9 @@ class Lifecycle:
 
         Without waiting, also for another thread that does the same.
         """
-        if not self._sweeping.acquire(blocking=False):
+        if self._is_sweeping:
             return
+        self._is_sweeping = True  # and no lock: a signal handler could raise when it was just taken
         try:
             for queue in [queue for queue in list(self.left) if queue.is_left()]:
                 queue.drain()
@@ -229,7 +230,7 @@ class Lifecycle:
                 if not queue.in_flight:
                     self.release(queue)
         finally:
-            self._sweeping.release()
+            self._is_sweeping = False
 
     def adopt(self, queue: CompletionQueue) -> None:
         """Add a queue to the further ones; the server's close waits for what is in flight there."""
@@ -259,7 +260,7 @@ class Lifecycle:
         self.native = None
         self._closing = threading.RLock()
         self._users = Users()
-        self._sweeping = threading.RLock()
+        self._is_sweeping = False
         for queue in self._all_queues():
             queue.is_given_up = True
             queue.reason = str(self.refusal())
@@ -400,9 +401,8 @@ class Lifecycle:
         for function in self._all_functions():
             function.close()
         self.functions, self.retired = {}, []
-        with self._sweeping:
-            for queue in list(self.queues):
-                self.release(queue)
+        for queue in list(self.queues):
+            self.release(queue)
         self.queue.close()
         if process.remove(self, handle, self._folder, self.failed_reloads):
             _log.capture.unwatch()

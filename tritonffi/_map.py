@@ -72,7 +72,9 @@ class Results:
     def report(self, inference: Mapped) -> None:
         """Put an inference among the finished ones, once."""
         with self._lock:
-            if self.unreported.pop(inference.key, None) is not None:
+            if inference.key in self.unreported:
+                # With no call between the two, after which a signal handler could raise.
+                del self.unreported[inference.key]
                 self.finished.append(inference)
 
     def is_empty(self) -> bool:
@@ -110,7 +112,10 @@ class Mapped(Inference):
     ) -> None:
         super().__init__(queue, model_name, request_id, timeout, pins)
         self._results = results
-        results.unreported[self.key] = self
+
+    def enter(self) -> None:
+        """Be about to be submitted, and stand in the map."""
+        self._results.unreported[self.key] = self
 
     def leave(self) -> None:
         """Be over."""
@@ -240,8 +245,8 @@ class CompletedMap(ResponseMap[T_co]):
         self._results = results = Results()
         queue = CompletionQueue()
         self._release = lifecycle.release
-        lifecycle.adopt(queue)
         try:
+            lifecycle.adopt(queue)
             super().__init__(
                 lambda together, errors: submit(together, errors, queue, results),
                 items,
@@ -259,6 +264,7 @@ class CompletedMap(ResponseMap[T_co]):
 
     def close(self) -> None:
         """Cancel what is in flight, and return at once. Closing twice is no error."""
+        _leave(self._queue, self._results)
         super().close()
         if not self._queue.in_flight:
             self._release(self._queue)

@@ -157,13 +157,14 @@ class ResponseStream(Closing, Iterator[Response]):
 
         The inputs stay Triton's to read until the model has stopped. Closing twice is no error.
         """
-        if self._finalizer.detach() is None:
+        if not self._finalizer.alive:
             return
         self._feed.abandon()
         if self._feed.is_over:
             self._release(self._feed.queue)
         else:
             self._feed.queue.leave()
+        self._finalizer.detach()  # not before: a signal handler may raise, and then it is needed
 
     def cancel(self) -> bool:
         """Ask Triton to give the request up; what comes until then can be read.
@@ -205,8 +206,8 @@ def start(
     """
     make = functools.partial(Feed, max_pending=check_max_pending(max_pending))
     queue = CompletionQueue()
-    lifecycle.adopt(queue)
     try:
+        lifecycle.adopt(queue)
         return ResponseStream(submit(make, queue), lifecycle.release)
     except BaseException:
         for inference in list(queue.in_flight.values()):  # after Ctrl-C

@@ -20,16 +20,13 @@ class Submission:
     Attributes:
         native: Where C writes them: a ``tffi_ticket *`` of the last inference, or an array.
         keys: Of the inferences in such an array; none: it is a ticket.
-        begun: Whether the server's handle may have been looked at. Before that nothing is lost if
-            the server is closed: the submission finds that out.
     """
 
-    __slots__ = ("begun", "keys", "native")
+    __slots__ = ("keys", "native")
 
     def __init__(self, native: CData, keys: Sequence[int] = ()) -> None:
         self.native = native
         self.keys = keys
-        self.begun = False
 
     def token(self, key: int) -> int:
         """Return the token of the inference with this key; 0: C has written none."""

@@ -182,7 +182,6 @@ class Template:
         for place in self.places:
             place.tensor.name = self._text(encode(place.name, "an input name"))
         self._submission = Submission(ffi.new("tffi_ticket *"))
-        self._submission.begun = True  # as soon as an inference has it
         self._error = ffi.new("struct TRITONSERVER_Error **")
         self.native = ffi.new("tffi_request *")
         self.native.model_name = self._text(encode_name(spec.name))
@@ -288,26 +287,33 @@ class Template:
             self.native.max_pending = self._max_pending = max_pending
         submission = self._submission
         inference.submission = submission
-        # Looked at only now, with nothing before the call in which a signal handler could run:
-        # whoever closes the server clears this first and then waits for all that are submitting.
-        handle = server.native
-        if handle is None:
-            inference.leave()
-            raise server.refusal()
+        inference.enter()
+        token = 0
         try:
-            inference.token = token = _submit(
-                handle,
-                self.native,
-                inference.queue.native,
-                inference.key,
-                submission.native,
-                self._error,
-            )
+            # Whoever closes the server clears its handle first, and then waits for all that stand
+            # in the table. A signal handler may run when a call is over, so before all of this or
+            # after it.
+            inference.queue.in_flight[inference.key] = inference
+            handle = server.native
+            if handle is not None:
+                inference.token = token = _submit(
+                    handle,
+                    self.native,
+                    inference.queue.native,
+                    inference.key,
+                    submission.native,
+                    self._error,
+                )
         except BaseException:  # Ctrl-C, above all: the caller gets nothing that he could cancel
-            inference.cancel()
+            if inference.live_token():
+                inference.cancel()
+            else:
+                inference.leave()
             raise
         if not token:
             inference.leave()
+            if handle is None:
+                raise server.refusal()
             raise take_error(self._error[0], f"model {inference.model_name!r}")
         if server.native is None:
             # Closed meanwhile: whoever did that has found no token to cancel it by.
@@ -335,29 +341,28 @@ class Template:
             data += inference.pins or ()
         keys = [inference.key for inference in inferences]
         tokens = ffi.new(_NUMBERS, count)
-        queue = inferences[0].queue.native
+        queue = inferences[0].queue
         submission = Submission(tokens, keys)
         for inference in inferences:
             inference.submission = submission
-        submission.begun = True
-        handle = server.native  # last, as in `submit`
+            inference.enter()
+        entering = dict(zip(keys, inferences, strict=True))
+        in_flight = queue.in_flight
+        are_started = False
+        try:
+            in_flight |= entering  # and so on, as in `submit`
+            handle = server.native
+            if handle is not None:
+                are_started = lib.tffi_inference_submit_each(
+                    handle, self.native, data, keys, count, queue.native, tokens
+                )
+            # Where it was closed meanwhile, whoever did that has found no tokens to cancel them by.
+            _give_tokens(inferences, tokens, is_wanted=server.native is not None)
+        except BaseException:  # likewise
+            _give_tokens(inferences, tokens, is_wanted=False)
+            raise
         if handle is None:
             raise server.refusal()
-        # Where it was closed meanwhile, whoever did that has found no tokens to cancel them by;
-        # where a signal handler raises, the caller gets nothing that he could cancel.
-        is_through = False
-        try:
-            are_started: bool = lib.tffi_inference_submit_each(
-                handle, self.native, data, keys, count, queue, tokens
-            )
-            is_through = server.native is not None
-        finally:
-            for inference, token in zip(inferences, ffi.unpack(tokens, count), strict=True):
-                inference.token = token
-                if not token:
-                    inference.leave()
-                elif not is_through:
-                    inference.cancel()
         self.clear()
         return are_started
 
@@ -463,3 +468,13 @@ class Template:
         native.correlation_id = native.priority = native.timeout_us = native.flags = 0
         native.output_count = native.parameter_count = 0
         native.out_count = native.labelled_count = 0
+
+
+def _give_tokens(inferences: Sequence[Inference], tokens: CData, *, is_wanted: bool) -> None:
+    """Give inferences what C wrote; without a token one is over, as Triton has not got it."""
+    for inference, token in zip(inferences, ffi.unpack(tokens, len(inferences)), strict=True):
+        inference.token = token
+        if not token:
+            inference.leave()
+        elif not is_wanted:
+            inference.cancel()

@@ -64,7 +64,7 @@ class Trace(Closing):
     ``TRITONSERVER_InferenceTraceDelete``
     """
 
-    __slots__ = ("_family", "_id", "level", "native")
+    __slots__ = ("_family", "_id", "_owner", "level", "native")
 
     def __init__(
         self,
@@ -86,19 +86,20 @@ class Trace(Closing):
             if not 0 <= value <= _UINT64_MAX:
                 raise InvalidArgumentError(f"{name} must be between 0 and 2**64 - 1, not {value}")
         text = _context(context)
-        out = ffi.new("tffi_trace **")
+        owner = _owner()
         check(
-            lib.tffi_trace_new(int(self.level), parent_id, max_activities, max_tensor_bytes, out),
+            lib.tffi_trace_new(int(self.level), parent_id, max_activities, max_tensor_bytes, owner),
             "a trace",
         )
         self._family = Family()
-        self._own(out[0])
+        self._own(owner)
         if text is not None:
             check(lib.tffi_trace_set_context(self.native, text), f"trace {self._id}")
 
-    def _own(self, native: CData) -> None:
-        self.native = ffi.gc(native, lib.tffi_trace_release)
-        self._id: int = lib.tffi_trace_id(native)
+    def _own(self, owner: CData) -> None:
+        self._owner = owner
+        self.native = owner[0]
+        self._id: int = lib.tffi_trace_id(self.native)
 
     def __repr__(self) -> str:
         state = {
@@ -128,12 +129,12 @@ class Trace(Closing):
         C: ``TRITONSERVER_InferenceTraceSpawnChildTrace``
         """
         text = _context(context)
-        out = ffi.new("tffi_trace **")
-        check(lib.tffi_trace_spawn(self.native, out), f"trace {self._id}")
+        owner = _owner()
+        check(lib.tffi_trace_spawn(self.native, owner), f"trace {self._id}")
         child = Trace.__new__(Trace)
         child.level = self.level
         child._family = self._family  # noqa: SLF001 (it is a Trace, too)
-        child._own(out[0])  # noqa: SLF001
+        child._own(owner)  # noqa: SLF001
         if text is not None:
             check(lib.tffi_trace_set_context(child.native, text), f"trace {child.id}")
         return child
@@ -258,6 +259,11 @@ class Trace(Closing):
     def to_chrome(self) -> str:
         """Return the trace as `chrome_trace` does; waits until it is over."""
         return chrome_trace([self])
+
+
+def _owner() -> CData:
+    """Make the place for a trace. It owns what comes there, whatever a signal handler raises."""
+    return ffi.gc(ffi.new("tffi_trace **"), lib.tffi_trace_release)
 
 
 def chrome_trace(traces: Iterable[Trace | TraceRecord]) -> str:

@@ -26,7 +26,7 @@ static bool finish(const char *how, tffi_queue *queue, uint64_t token, struct TR
     CHECK(tffi_inference_wait(token, *tffi_queue_wakes(queue), -1, &list) == TFFI_WAIT_READY);
     driver_take(list, &seen);
   }
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
   tffi_pool_set_limit(0);
   const bool went_well = driver_ok(error) && seen.errors == 0;
   CHECK(!went_well || (seen.done == 1 && seen.responses == responses_of(how)));
@@ -36,7 +36,8 @@ static bool finish(const char *how, tffi_queue *queue, uint64_t token, struct TR
 bool infer(const char *how)
 {
   uint64_t token = 0;
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   if (queue == NULL) {
     return false;
   }
@@ -82,7 +83,8 @@ static struct TRITONSERVER_Error *submit_all(const char *how, tffi_queue *queue,
 bool infer_all(const char *how)
 {
   uint64_t token = 0;
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   if (queue == NULL) {
     return false;
   }
@@ -103,7 +105,8 @@ bool infer_each(const char *how)
   const void *const places[TIMES] = {&data[0], &data[1], &data[2]};
   uint64_t tokens[TIMES] = {0};
   bool went_well = true;
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   if (queue == NULL) {
     return false;
   }
@@ -119,7 +122,7 @@ bool infer_each(const char *how)
     }
     went_well = seen.responses == 1 && went_well;
   }
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
   tffi_pool_set_limit(0);
   return went_well;
 }
@@ -130,7 +133,8 @@ bool infer_bounded(const char *how)
   tffi_request request = {.model_name = how, .model_version = -1, .request_id = "an id", .parameters = &bytes,
                           .max_pending = 1, .parameter_count = 1};
   uint64_t token = 0;
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   if (queue == NULL) {
     return false;
   }
@@ -147,7 +151,8 @@ bool infer_bounded(const char *how)
 bool infer_traced(const char *how)
 {
   tffi_trace *trace = NULL;
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   uint64_t token = 0;
   struct TRITONSERVER_Error *error = NULL;
   if (queue == NULL) {
@@ -166,7 +171,7 @@ bool infer_traced(const char *how)
   if (trace != NULL) {
     CHECK(token == 0 || tffi_trace_wait(trace, 0) == TFFI_TRACE_OVER);
     CHECK(strchr(how, 'x') == NULL || tffi_trace_wait(trace, 0) != TFFI_TRACE_ALIVE);
-    tffi_trace_release(trace);
+    tffi_trace_release(&trace);
   }
   return went_well;
 }

@@ -55,7 +55,7 @@ static bool use(tffi_trace *of, const char *how)
   fake.trace_settle();
   went_well = read_members(of) && went_well;
   if (child != NULL) {
-    tffi_trace_release(child);
+    tffi_trace_release(&child);
   }
   return went_well;
 }
@@ -69,7 +69,7 @@ bool trace(const char *how)
     return false;
   }
   const bool went_well = use(made, how);
-  tffi_trace_release(made);
+  tffi_trace_release(&made);
   tffi_pool_set_limit(0);
   return went_well;
 }
@@ -140,11 +140,12 @@ void fail_to_watch(const char *path)
   CHECK(tffi_log_watch(-1, "/nowhere/log") == -1 && descriptors() == before);
   exhaust(true);
   CHECK(tffi_log_watch(-1, path) == -1);
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   CHECK(queue != NULL && tffi_queue_fd(queue) == -1);
   exhaust(false);
   CHECK(tffi_queue_fd(queue) >= 0); /* the next time there is one */
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
   const int watch = tffi_log_watch(-1, path);
   CHECK(watch >= 0 && tffi_log_watch(watch, "/nowhere/log") == -1 && tffi_log_watch(watch, path) == watch);
   close(watch);

@@ -189,7 +189,7 @@ int main(int count, char **arguments)
   CHECK(count == 2);
   driver_load(arguments[1]);
   uint64_t token = 0;
-  queue = tffi_queue_new();
+  tffi_queue_new(&queue);
   function = driver_function(1, false, &token);
   struct TRITONBACKEND_Model *model = fake.model_new(token);
   instance = fake.instance_new(model);
@@ -207,7 +207,7 @@ int main(int count, char **arguments)
   free(instance);
   free(model);
   tffi_function_release(function);
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
   driver_check_empty();
   fake.stop_threads();
   return 0;

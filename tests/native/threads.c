@@ -79,10 +79,11 @@ static void *submit_and_wait(void *given)
 static void every_order(void)
 {
   task tasks[WORKERS];
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   start(tasks, WORKERS, submit_and_wait, queue, 0);
   join(tasks, WORKERS);
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
 }
 
 /* Many producers, and consumers that take whatever is ready. */
@@ -119,14 +120,15 @@ static void many_producers(void)
 {
   task producers[WORKERS];
   task consumers[2];
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   CHECK(tffi_queue_fd(queue) >= 0);
   finished = 0;
   start(consumers, 2, consume, queue, 0);
   start(producers, WORKERS, produce, queue, 0);
   join(producers, WORKERS);
   join(consumers, 2);
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
 }
 
 /* Three wait for one inference, others cancel it: one of the three sees the end, nobody hangs. */
@@ -156,7 +158,8 @@ static void *cancel(void *given)
 
 static void waiters_and_cancellers(void)
 {
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   for (uint32_t i = 0; i < ROUNDS / 3; i++) {
     task waiters[3];
     task cancellers[2];
@@ -169,7 +172,7 @@ static void waiters_and_cancellers(void)
     join(waiters, 3);
     CHECK(waiters[0].count + waiters[1].count + waiters[2].count == 1);
   }
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
 }
 
 /* A queue that is closed wakes everyone at once; what is in flight ends as it likes, and is dropped. */
@@ -198,7 +201,8 @@ static void close_with_work_in_flight(void)
     uint64_t tokens[HELD];
     task at_queue[2];
     task at_token[2];
-    tffi_queue *queue = tffi_queue_new();
+    tffi_queue *queue = NULL;
+    tffi_queue_new(&queue);
     for (uint32_t j = 0; j < HELD; j++) {
       CHECK(driver_submit(i % 2 == 0 ? "hs" : "hdr", queue, j, &tokens[j]) == NULL);
     }
@@ -212,13 +216,13 @@ static void close_with_work_in_flight(void)
     join(at_queue, 2);
     join(at_token, 2);
     if (i % 2 == 0) {
-      tffi_queue_release(queue);
+      tffi_queue_release(&queue);
     }
     for (uint32_t j = 0; j < HELD; j++) {
       CHECK(tffi_inference_cancel(tokens[j]));
     }
     if (i % 2 != 0) {
-      tffi_queue_release(queue);
+      tffi_queue_release(&queue);
     }
   }
 }
@@ -238,7 +242,8 @@ static void close_while_it_comes(void)
   for (uint32_t i = 0; i < ROUNDS; i++) {
     task sleepers[2];
     uint64_t token = 0;
-    tffi_queue *queue = tffi_queue_new();
+    tffi_queue *queue = NULL;
+    tffi_queue_new(&queue);
     CHECK(driver_submit("hd", queue, 1, &token) == NULL);
     start(sleepers, 2, wait_for_what_comes, queue, token);
     if (i % 2 == 0) {
@@ -250,7 +255,7 @@ static void close_while_it_comes(void)
     }
     tffi_queue_close(queue);
     join(sleepers, 2);
-    tffi_queue_release(queue);
+    tffi_queue_release(&queue);
   }
 }
 
@@ -289,7 +294,8 @@ static void used_for_long(void)
   for (uint32_t i = 0; (slot = tffi_slot_at(i)) != NULL; i++) {
     slot->generation = UINT32_MAX - 2;
   }
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   for (uint32_t i = 0; i < 5; i++) {
     uint64_t token = 0;
     driver_seen seen = {0};
@@ -300,7 +306,7 @@ static void used_for_long(void)
     driver_take(list, &seen);
     check_seen("i", &seen);
   }
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
 }
 
 /* Forks while other threads hold what locks there are; the child lets go of what it has and goes on by itself. */
@@ -332,14 +338,15 @@ static void child(tffi_queue *queue, tffi_buffer *buffer, uint64_t token)
   CHECK(tffi_queue_wait(queue, wakes_of(queue), -1, &list) == TFFI_WAIT_GONE);
   CHECK(!tffi_inference_cancel(token));
   tffi_queue_wake(queue);
-  tffi_queue_release(queue);
-  tffi_queue *own = tffi_queue_new();
+  tffi_queue_release(&queue);
+  tffi_queue *own = NULL;
+  tffi_queue_new(&own);
   driver_seen seen = {0};
   CHECK(driver_submit("i", own, 1, &token) == NULL);
   CHECK(tffi_inference_wait(token, wakes_of(own), -1, &list) == TFFI_WAIT_READY);
   driver_take(list, &seen);
   check_seen("i", &seen);
-  tffi_queue_release(own);
+  tffi_queue_release(&own);
   uint64_t unused = 0;
   tffi_function_release(driver_function(1, false, &unused));
   _exit(0);
@@ -348,7 +355,8 @@ static void child(tffi_queue *queue, tffi_buffer *buffer, uint64_t token)
 static void forks(void)
 {
   task tasks[WORKERS];
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   uint64_t token = 0;
   CHECK(driver_submit("h", queue, 1, &token) == NULL);
   forking = true;
@@ -367,7 +375,7 @@ static void forks(void)
   __atomic_store_n(&forking, false, __ATOMIC_RELAXED);
   join(tasks, WORKERS);
   CHECK(tffi_inference_cancel(token));
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
 }
 
 int main(int count, char **arguments)

@@ -72,7 +72,8 @@ void takers(void)
   task by_token[WORKERS];
   task ready[2];
   task wakers[1];
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   finished = 0;
   start(ready, 2, take_ready, queue, 0);
   start(by_token, WORKERS, take_by_token, queue, 0);
@@ -81,7 +82,7 @@ void takers(void)
   join(wakers, 1);
   join(ready, 2);
   CHECK(all_finished());
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
 }
 
 static void *read_within_bound(void *given)
@@ -117,10 +118,11 @@ static void *read_within_bound(void *given)
 void bounds(void)
 {
   task readers[WORKERS];
-  tffi_queue *queue = tffi_queue_new();
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
   start(readers, WORKERS, read_within_bound, queue, 0);
   join(readers, WORKERS);
-  tffi_queue_release(queue);
+  tffi_queue_release(&queue);
 }
 
 typedef struct {

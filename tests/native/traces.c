@@ -67,7 +67,7 @@ static void one_round(uint32_t number)
   if (number % 2 == 0 && driver_ok(tffi_trace_spawn(trace, &child))) {
     give(child);
     if (number % 4 == 0) {
-      tffi_trace_release(child);
+      tffi_trace_release(&child);
       child = NULL;
     }
   }
@@ -91,9 +91,9 @@ static void one_round(uint32_t number)
     }
   }
   if (child != NULL) {
-    tffi_trace_release(child);
+    tffi_trace_release(&child);
   }
-  tffi_trace_release(trace);
+  tffi_trace_release(&trace);
 }
 
 static void *work(void *userp)
