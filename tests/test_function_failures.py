@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
+import ctypes
 import logging
 import shutil
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -70,9 +74,36 @@ def interrupt(x):
     raise KeyboardInterrupt
 
 
+def exit_thread(x):
+    """End this thread."""
+    _thread.exit()
+
+
+def recurse(x):
+    """Never come to an end."""
+    return recurse(x)
+
+
+class Wordless(BaseException):
+    """Has no text, not even an empty one."""
+
+    def __str__(self):
+        """Fail again."""
+        raise ValueError
+
+
 def not_a_number(x):
     """Fail without a word, and as UTF-8 cannot be."""
     raise ArithmeticError("\0 \udc80")
+
+
+def raising(error):
+    """Return a callable that raises this very object, again and again."""
+
+    def raising(x):
+        raise error
+
+    return raising
 
 
 @pytest.mark.parametrize(
@@ -81,6 +112,13 @@ def not_a_number(x):
         (boom, InternalError, "ValueError: boom"),
         (leave, InternalError, "SystemExit: 3"),
         (interrupt, InternalError, "KeyboardInterrupt"),
+        (exit_thread, InternalError, "SystemExit"),
+        (recurse, InternalError, "RecursionError: maximum recursion depth exceeded"),
+        (raising(MemoryError()), InternalError, "MemoryError"),
+        (raising(GeneratorExit()), InternalError, "GeneratorExit"),
+        (raising(StopIteration(1)), InternalError, "StopIteration: 1"),
+        (raising(asyncio.CancelledError()), InternalError, "CancelledError"),
+        (raising(Wordless()), InternalError, "Wordless"),
         (not_a_number, InternalError, "ArithmeticError: \\0 \\udc80"),
         (lambda x: 1 // 0, InternalError, "ZeroDivisionError: integer division or modulo by zero"),
     ],
@@ -107,6 +145,23 @@ def test_an_exception_becomes_the_error_of_its_request(load, caplog, function, e
         "fail": 2,
         "sizes": {1: 1},
     }
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_what_is_thrown_into_a_worker_too_late_is_the_end_of_one_request(load, error):
+    """As a library for timeouts does, when the call has just returned."""
+    model = load(identity)
+    (worker,) = workers()
+    for _ in range(20):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(worker.ident), ctypes.py_object(error)
+        )
+        inference = model.submit({"x": [2.0]})
+        assert inference.wait(30)
+        with suppress(InternalError):
+            inference.result()
+        assert model.infer({"x": [3.0]})["y"].tolist() == [3.0]
+    assert workers() == [worker]
 
 
 @pytest.mark.parametrize("error", [InvalidArgumentError, UnavailableError, CancelledError])

@@ -67,7 +67,7 @@ def function(server):
     made = []
     model = server.load_function(
         "returns",
-        lambda a: {"b": made.pop()()},
+        lambda a: made.pop()(),
         inputs={"a": ("FP32", [-1])},
         outputs={"b": ("FP32", [-1, -1])},
     )
@@ -171,7 +171,30 @@ def test_any_shape_that_an_object_offers_is_taken_or_refused(
 
     attempt(lambda: server.model("echo").infer({"INPUT0": lender()}))
     attempt(lambda: server.model("echo").infer({"INPUT0": [1.0]}, out={"OUTPUT0": lender()}))
-    attempt(lambda: function(lender))
+    attempt(lambda: function(lambda: {"b": lender()}))
+
+
+class Result(dict):
+    """A mapping that does not keep to what it says."""
+
+    def __len__(self):
+        """Say something else."""
+        return 7
+
+    def __iter__(self):
+        """Give what is not there."""
+        yield from ("b", 3, None)
+
+
+@few
+@given(
+    value=ANYTHING,
+    wrap=st.sampled_from([lambda v: v, lambda v: {"b": v}, lambda v: Result(b=v), lambda v: [v]]),
+)
+def test_any_result_of_a_function_is_sent_or_refused(function, still_well, value, wrap):
+    """What it returns is checked, whatever it is and whatever it does when it is looked at."""
+    attempt(lambda: function(lambda: wrap(value)))
+    still_well()
 
 
 @few

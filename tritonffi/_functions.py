@@ -331,11 +331,15 @@ class FunctionModel:
             busy=self._busy,
         ).serve
         _serving.set(self)
-        while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
-            # Whatever still comes out of there is a failure to tell of a failure.
+        while True:
+            # Whatever still comes out of there is a failure to tell of a failure; or another thread
+            # has thrown it into this one, too late for the call that it was meant for.
             with contextlib.suppress(BaseException):
-                serve(batch)
-            lib.tffi_batch_release(batch[0])
+                while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
+                    serve(batch)
+                return
+            left, batch[0] = batch[0], ffi.NULL
+            lib.tffi_batch_release(left)
 
     def _note_warm_up(self, error: BaseException) -> None:
         if self._warm_up_error is None:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stubs of Triton's python backend that die at work, or never come to it."""
+
+from __future__ import annotations
+
+from test_python_backend import run, runs, segments, write
+
+__all__ = ["runs"]  # a fixture: it is used by its name
+
+
+def test_a_stub_killed_at_work_is_an_error_and_a_reload_mends_it(runs, tmp_path):
+    """At once: nobody waits for what the stub would have answered."""
+    told = tmp_path / "pid"
+    body = f"import os, pathlib, time; pathlib.Path({str(told)!r}).write_text(str(os.getpid()))"
+    write(
+        tmp_path / "models", "stuck", "INT64", f"{body}; time.sleep(600 * value[0]); return value"
+    )
+    body = """
+        server = Server(sys.argv[2])
+        model = server.model("stuck")
+        told = pathlib.Path(sys.argv[3])
+        inference = model.submit({"IN": [1]})
+        while not (told.exists() and told.read_text()):
+            time.sleep(0.001)
+        os.kill(int(told.read_text()), signal.SIGKILL)
+        print(message(inference.result))
+        server.load("stuck")
+        print(model.infer({"IN": [0]})["OUT"].tolist())
+        print(message(lambda: server.close(timeout=2)))
+        print(os.getpid())
+    """
+    refused, again, close, pid = run(body, tmp_path / "models", told)
+    assert refused == "model 'stuck': Stub process 'stuck_0' is not healthy."
+    assert again == "[0]"
+    assert "A stub process of the python backend has died with a request." in close
+    assert segments(pid) == []
+
+
+def test_a_model_that_never_gets_ready_can_be_left(runs, tmp_path):
+    """By the timeout of the load; others answer meanwhile, and close says what it waits for."""
+    write(tmp_path, "add", "FP32", "return value + 1")
+    write(tmp_path, "hangs", "FP32", "return value")
+    file = tmp_path / "hangs" / "1" / "model.py"
+    file.write_text(
+        file.read_text()
+        + "\n    def initialize(self, args):\n        import time; time.sleep(600)\n"
+    )
+    body = """
+        server = Server(sys.argv[2], startup_models=["add"])
+        print(message(lambda: server.load("hangs", timeout=1)))
+        print(server.model("add").infer({"IN": [1.0]})["OUT"].tolist())
+        print(message(lambda: server.close(timeout=1)))
+        print(os.getpid())
+    """
+    load, answer, close, pid = run(body, tmp_path)
+    assert load == "loading model 'hangs' is not over after 1 s"
+    assert answer == "[2.0]"
+    assert "a call of it, such as a load, is not over" in close
+    assert segments(pid) == []
