@@ -367,20 +367,37 @@ uint32_t tffi_function_abandon(tffi_function *function)
   return count;
 }
 
-bool tffi_batch_is_cancelled(tffi_batch *shown, uint32_t index)
+/* Under the function's lock, so that the requests stay ours to look at: only a change of the state lets them go. */
+static bool is_cancelled(const function_batch *batch, uint32_t index)
 {
-  function_batch *batch = (function_batch *)shown;
-  bool cancelled = false;
-  /* The requests stay ours to look at while the lock is held: only a change of the state lets them go. */
-  pthread_mutex_lock(&batch->function->lock);
-  if (batch->state == BATCH_ABANDONED) {
-    cancelled = true;
-  } else if (batch->state == BATCH_RUNNING && index < shown->request_count) {
+  bool cancelled = batch->state == BATCH_ABANDONED;
+  if (batch->state == BATCH_RUNNING && index < batch->shown.request_count) {
     /* It fails for the empty places of a direct sequence batch, which nobody can cancel. */
     tffi_discard(TRITONBACKEND_RequestIsCancelled(batch->requests[index], &cancelled));
   }
+  return cancelled;
+}
+
+bool tffi_batch_is_cancelled(tffi_batch *shown, uint32_t index)
+{
+  const function_batch *batch = (const function_batch *)shown;
+  pthread_mutex_lock(&batch->function->lock);
+  const bool cancelled = is_cancelled(batch, index);
   pthread_mutex_unlock(&batch->function->lock);
   return cancelled;
+}
+
+uint32_t tffi_batch_cancelled(tffi_batch *shown, bool *cancelled)
+{
+  const function_batch *batch = (const function_batch *)shown;
+  uint32_t count = 0;
+  pthread_mutex_lock(&batch->function->lock);
+  for (uint32_t i = 0; i < shown->request_count; i++) {
+    cancelled[i] = is_cancelled(batch, i);
+    count += cancelled[i] ? 1 : 0;
+  }
+  pthread_mutex_unlock(&batch->function->lock);
+  return count;
 }
 
 bool tffi_batch_is_running(tffi_batch *shown)

@@ -142,6 +142,8 @@ void tffi_batch_end(tffi_batch *batch);
  * abandoned. False once the batch is answered.
  */
 bool tffi_batch_is_cancelled(tffi_batch *batch, uint32_t index);
+/* The same of every request, into as many places of `cancelled`, and returns of how many. */
+uint32_t tffi_batch_cancelled(tffi_batch *batch, bool *cancelled);
 /* Whether its answer is still wanted, and its requests not given back. */
 bool tffi_batch_is_running(tffi_batch *batch);
 /* Answers every request of the batch with an error. On an abandoned or finished batch nothing happens. */

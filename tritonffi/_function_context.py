@@ -163,10 +163,14 @@ class RunningBatch:
 
     def end(self) -> None:
         """Look for the last time: the batch is about to be answered."""
-        for index in range(len(self._cancelled)):
-            self.is_cancelled(index)
         with self._lock:
-            self._batch = None
+            if self._batch is not None:
+                flags = ffi.new("bool[]", len(self._cancelled))
+                if lib.tffi_batch_cancelled(self._batch, flags):
+                    self._cancelled = [
+                        was or bool(now) for was, now in zip(self._cancelled, flags, strict=True)
+                    ]
+                self._batch = None
 
 
 def read_context(batch: CData, running: RunningBatch, model_name: str, instance: int) -> Context:

@@ -190,7 +190,8 @@ class _WrongResultError(Exception):
 
 def _is_cancelled(batch: CData) -> bool:
     """Return whether nobody wants an answer to a batch that runs."""
-    return all(lib.tffi_batch_is_cancelled(batch, i) for i in range(batch.request_count))
+    count: int = batch.request_count
+    return bool(lib.tffi_batch_cancelled(batch, ffi.new("bool[]", count)) == count)
 
 
 def error_text(error: BaseException, model_name: str) -> str:

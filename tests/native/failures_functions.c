@@ -81,6 +81,8 @@ static void *work(void *unused)
       CHECK(said->parameter_count == FAKE_PARAMETERS && strcmp(said->parameters[0].text, "some") == 0);
     }
     if (has('o') && batch->inputs[0].data != NULL) {
+      bool cancelled[REQUESTS];
+      CHECK(tffi_batch_cancelled(batch, cancelled) == 0);
       answer_and_go_on(batch);
     } else {
       answer_one(batch);
