@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -15,7 +16,16 @@ import numpy as np
 import pytest
 from _functions import workers
 
-from tritonffi import ClosedError, Server, TritonError, _log
+from tritonffi import (
+    CancelledError,
+    ClosedError,
+    InvalidArgumentError,
+    NotFoundError,
+    Server,
+    TritonError,
+    UnavailableError,
+    _log,
+)
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 ONES = {"INPUT0": [1.0]}
@@ -110,6 +120,90 @@ def test_two_threads_may_close(start):
         thread.join(30)
     server.close()
     assert server.closed
+
+
+def test_a_server_closes_while_another_one_is_closing(start, gate):
+    """Neither waits for the other, and what they share is given back after both."""
+    slow, quick = start("slow_end", exit_timeout=20), start()
+    closing = threading.Thread(target=slow.close)
+    closing.start()
+    gate.wait()
+    quick.close()
+    assert closing.is_alive()
+    gate.open()
+    closing.join(30)
+    assert not closing.is_alive()
+    with start() as other:
+        assert other.model("one").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+
+
+def count_for_ever(x):
+    """A decoupled model."""
+    for number in itertools.count():
+        yield {"y": x + number}
+
+
+COUNTS = {"inputs": {"x": ("FP32", [1])}, "outputs": {"y": ("FP32", [1])}}
+
+
+def test_streams_that_are_half_read_end_with_the_server(start):
+    """What came before may be read to its end, which is an error; what was read stays."""
+    server = start()
+    model = server.load_function("counts", count_for_ever, **COUNTS)
+    streams = [model.stream({"x": [1.0]}, max_pending=4) for _ in range(3)]
+    read = [next(stream)["y"] for stream in streams]
+    server.close()
+    for stream in streams:
+        with pytest.raises(TritonError):
+            list(stream)
+    assert np.concatenate(read).tolist() == [1.0] * 3
+
+
+def until_closed(step, begun, problems):
+    """Do something over and over, which fails for want of a model; others are waited for once."""
+    for number in itertools.count():
+        if number == 3:
+            begun.wait(30)
+        try:
+            step()
+        except (UnavailableError, NotFoundError, CancelledError, InvalidArgumentError):
+            pass
+        except ClosedError:
+            return
+        except Exception as error:  # noqa: BLE001 (shown by the assertion)
+            problems.append(error)
+            return
+
+
+def test_two_threads_close_in_the_midst_of_everything(start):
+    """Eight threads infer, two load and unload one model, two read streams: all of them end."""
+    server = start(exit_timeout=20)
+    model = server.load_function("counts", count_for_ever, **COUNTS)
+    begun = threading.Barrier(14)
+    problems = []
+
+    def close():
+        begun.wait(30)
+        server.close()
+
+    def reload():
+        server.load("one")
+        server.unload("one")
+
+    steps = [
+        *[lambda: server.model("one").infer(ONES)] * 8,
+        *[reload] * 2,
+        *[lambda: next(model.stream({"x": [1.0]}))] * 2,
+    ]
+    threads = [threading.Thread(target=until_closed, args=(s, begun, problems)) for s in steps]
+    threads += [threading.Thread(target=close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [thread for thread in threads if thread.is_alive()] == []
+    assert problems == []
+    assert server._lifecycle._handle is None
 
 
 def test_a_function_may_close_its_own_server(start):
