@@ -137,7 +137,9 @@ def test_each_input_is_looked_at_by_itself(server):
     server.unload("function")
 
 
-@pytest.mark.parametrize("way", ["submit", "map", "async", "async map", "pieces", "raw"])
+@pytest.mark.parametrize(
+    "way", ["submit", "prepared", "map", "async", "async map", "pieces", "raw"]
+)
 def test_every_way_to_infer_lends(load, way):
     """Also bytes of which the model knows the type; but not an input in several pieces."""
     model = load(double)
@@ -153,6 +155,8 @@ def test_every_way_to_infer_lends(load, way):
     with counting(lent_inputs=lent, outputs=1, output_bytes=MEGABYTE, **copied):
         if way == "submit":
             response = model.submit({"x": x}).result()
+        elif way == "prepared":
+            response = model.prepare({"x": x}).infer({"x": x})
         elif way == "map":
             (response,) = model.map([{"x": x}])
         elif way == "pieces":
