@@ -18,6 +18,12 @@ from tritonffi._functions import FunctionModel
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 ROW = ("FP32", [1])
+HELD = {
+    "backend": "tffitest",
+    "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+    "parameters": {"init_hold": {"string_value": "true"}},
+}
 
 # In a process of its own, because what is tested for is a crash.
 CHURN = """
@@ -80,6 +86,13 @@ def start(call, *arguments, **keywords):
     return thread
 
 
+def join_errands(name):
+    """Wait for loads whose callers have left."""
+    for thread in threading.enumerate():
+        if thread.name == f"tritonffi: loading model {name!r}":
+            thread.join(30)
+
+
 def outcome(thread):
     """What came of a call."""
     thread.join(30)
@@ -127,9 +140,7 @@ def test_a_load_waits_for_another_of_the_model_and_an_unload_for_both(small, gat
     small.load("one")
     gate.open()
     assert outcome(first).name == outcome(second).name == "slow"
-    for thread in threading.enumerate():
-        if thread.name == "tritonffi: loading model 'slow'":
-            thread.join(30)
+    join_errands("slow")
     small.unload("slow")
     assert not small.model("slow").is_ready()
 
@@ -189,19 +200,26 @@ def test_a_function_is_let_go_by_a_load_whose_caller_has_left(small, gate):
     """A model of the backend's takes its place in the background."""
     small.load_function("f", lambda x: x, inputs={"x": ROW}, outputs={"y": ROW})
     (worker,) = workers("f")
-    config = {
-        "backend": "tffitest",
-        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
-        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
-        "parameters": {"init_hold": {"string_value": "true"}},
-    }
     with pytest.raises(TimeoutError):
-        small.load("f", config, timeout=0.05)
+        small.load("f", HELD, timeout=0.05)
     gate.wait()
     gate.open()
     worker.join(30)
     assert not worker.is_alive()
     assert small.model("f").infer({"INPUT0": [2.0]})["OUTPUT0"].tolist() == [2.0]
+
+
+def test_a_function_that_nobody_waits_for_any_more_is_not_loaded(small, gate):
+    """Its turn came when its caller had left, and it was closed: the load would fail."""
+    first = start(small.load, "f", HELD)
+    gate.wait()
+    with pytest.raises(TimeoutError):
+        small.load_function("f", lambda x: x, inputs={"x": ROW}, outputs={"y": ROW}, timeout=0.05)
+    gate.open()
+    assert outcome(first).name == "f"
+    join_errands("f")
+    assert small.model("f").infer({"INPUT0": [2.0]})["OUTPUT0"].tolist() == [2.0]
+    assert small._lifecycle.failed_reloads == set()
 
 
 def test_a_failed_warm_up_unloads_nothing_but_its_own_model(small, monkeypatch):

@@ -61,6 +61,7 @@ class FunctionModel:
         config: The complete model config.
         token: What the config's parameter ``tritonffi.token`` says.
         instances: How many calls may run at a time.
+        is_closed: Whether Triton can make no model of it (any more).
         is_cached: Whether Triton may answer in its place what it has answered before.
     """
 
@@ -116,7 +117,7 @@ class FunctionModel:
         self._busy: set[threading.Thread] = set()
         self._lock = threading.RLock()  # again by the same thread: where a callable's end closes
         self._is_abandoned = False
-        self._is_closed = False
+        self.is_closed = False
         self._inside = 0
         self._plain_config = made.config
         self.is_cached = made.is_cached
@@ -182,7 +183,7 @@ class FunctionModel:
                 daemon=True,
             )
             with self._lock:
-                if self._is_closed:
+                if self.is_closed:
                     raise ClosedError(f"model {self.name!r}: nobody waits for it any more")
                 worker.start()
                 self._workers.add(worker)
@@ -273,7 +274,7 @@ class FunctionModel:
         """
         target = self._target  # whose finalizer shall not run in the lock
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
             if self._function is not None:
                 lib.tffi_function_close(self._function)
             workers = self._workers - {threading.current_thread()}
@@ -287,7 +288,7 @@ class FunctionModel:
 
     def _release_if_over(self) -> None:
         """Let the C function and the callable go, once nobody is left to use them; in the lock."""
-        if self._is_closed and not self._workers and self._function is not None:
+        if self.is_closed and not self._workers and self._function is not None:
             lib.tffi_function_release(self._function)
             self._function = None
             self._target = None

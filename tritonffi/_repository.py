@@ -234,25 +234,17 @@ def load_with(
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
-    native_name = encode_name(name)
-    context = f"model {name!r}"
+    encode_name(name)  # at once: a wrong name waits for no turn
 
     def call() -> None:
         with _turn(lifecycle, name):
+            if function is not None and function.is_closed:
+                return  # its caller has left while this waited
             # A load lets the model go that had the name, whose calls may take longer than this one.
             with lifecycle.use():
                 server = lifecycle.handle()
                 with lifecycle.letting_go(server, {name}, _REPLACED_S):
-                    is_reload = name in lifecycle.loaded(server)
-                    try:
-                        _load_now(server, native_name, overrides, context)
-                    except TritonError as error:
-                        # What Triton refuses before it has tried leaves nothing.
-                        if is_reload and "load failed for model" in str(error):
-                            lifecycle.failed_reloads.add(name)
-                        raise
-                    finally:
-                        lifecycle.epoch += 1  # here too: the caller may have left long ago
+                    _load_now(lifecycle, server, name, overrides)
             previous = lifecycle.functions.pop(name, None)
             if function is not None:
                 lifecycle.functions[name] = function
@@ -266,7 +258,9 @@ def load_with(
 
     mark = _log.capture.mark()
     try:
-        interruptible(call, f"loading {context}", timeout=timeout, abandoned=abandoned, watch=watch)
+        interruptible(
+            call, f"loading model {name!r}", timeout=timeout, abandoned=abandoned, watch=watch
+        )
     except TritonError as error:
         lifecycle.explain(error, mark, name)
         is_there = is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir()
@@ -279,16 +273,27 @@ def load_with(
 
 
 def _load_now(
-    server: CData, native_name: bytes, overrides: Mapping[str, ParameterValue], context: str
+    lifecycle: Lifecycle, server: CData, name: str, overrides: Mapping[str, ParameterValue]
 ) -> None:
-    if not overrides:
-        check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
-        return
-    with parameters(overrides, context) as (array, count):
-        check(
-            lib.TRITONSERVER_ServerLoadModelWithParameters(server, native_name, array, count),
-            context,
-        )
+    native_name = encode_name(name)
+    context = f"model {name!r}"
+    is_reload = name in lifecycle.loaded(server)
+    try:
+        if not overrides:
+            check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
+            return
+        with parameters(overrides, context) as (array, count):
+            check(
+                lib.TRITONSERVER_ServerLoadModelWithParameters(server, native_name, array, count),
+                context,
+            )
+    except TritonError as error:
+        # What Triton refuses before it has tried leaves nothing.
+        if is_reload and "load failed for model" in str(error):
+            lifecycle.failed_reloads.add(name)
+        raise
+    finally:
+        lifecycle.epoch += 1  # and not by the caller alone, who may have left long ago
 
 
 def unload(
