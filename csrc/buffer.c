@@ -38,7 +38,7 @@ static struct {
   size_t idle_bytes;
   size_t limit;
   tffi_buffer *idle[CLASS_COUNT];
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .limit = (size_t)64 << 20};
+} pool = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, .limit = (size_t)64 << 20};
 
 static void lock_pool(void)
 {
@@ -344,7 +344,7 @@ static struct TRITONSERVER_Error *buffer_attributes_fn(struct TRITONSERVER_Respo
 
 struct TRITONSERVER_Error *tffi_allocator(struct TRITONSERVER_ResponseAllocator **allocator)
 {
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
   static struct TRITONSERVER_ResponseAllocator *made;
   *allocator = __atomic_load_n(&made, __ATOMIC_ACQUIRE);
   if (*allocator != NULL) {

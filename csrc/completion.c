@@ -199,6 +199,13 @@ static struct TRITONSERVER_Error *place_parameter(layout *to, struct TRITONSERVE
     default:
       break;
   }
+  /* What cannot be compared as text. */
+  uint64_t *words = place(to, 3 * sizeof(*words));
+  if (words != NULL) {
+    words[0] = (uint64_t)read.type;
+    memcpy(&words[1], &read.integer, sizeof(read.integer));
+    memcpy(&words[2], &read.real, sizeof(read.real));
+  }
   if (parameter != NULL) {
     *parameter = read;
   }
@@ -245,22 +252,26 @@ static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_Infere
   completion->outputs = outputs;
   completion->parameters = parameters;
   tffi_completion_set_error(completion, error_code, error_copy);
-  int64_t *first = place(to, sizeof(*first));
+  uint64_t *first = place(to, sizeof(*first));
   if (first != NULL) {
-    *first = model_version;
+    *first = (uint64_t)model_version;
   }
   for (uint32_t i = 0; i < output_count && error == NULL; i++) {
     error = place_output(to, response, wanted, i, outputs == NULL ? NULL : &outputs[i]);
   }
-  const void *end = place(to, 0);
+  const uint64_t *second = place(to, 0);
   for (uint32_t i = 0; i < parameter_count && error == NULL; i++) {
     error = place_parameter(to, response, i, parameters == NULL ? NULL : &parameters[i]);
   }
-  if (error == NULL && to->used <= to->size) {
+  const uint64_t *end = place(to, 0);
+  if (error == NULL && end != NULL) {
     completion->parameter_count = parameter_count;
     completion->output_count = output_count;
-    if (response_error == NULL && wanted == NULL && parameter_count == 0) { /* labels are no part of a layout */
-      completion->layout = tffi_layout_number((const uint64_t *)first, (size_t)((const int64_t *)end - first));
+    if (response_error == NULL && wanted == NULL) { /* labels are no part of a layout */
+      completion->layout = tffi_layout_number(first, (size_t)(second - first));
+    }
+    if (parameter_count > 0) {
+      completion->saying = tffi_layout_number(second, (size_t)(end - second));
     }
     for (uint32_t i = 0; i < output_count; i++) {
       if (outputs[i].buffer != NULL) {

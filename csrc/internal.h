@@ -39,6 +39,15 @@ static inline struct timespec tffi_deadline(int64_t timeout_ns)
   return at;
 }
 
+static inline void tffi_mutex_init(pthread_mutex_t *mutex)
+{
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
+  pthread_mutex_init(mutex, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+}
+
 static inline void tffi_cond_init(pthread_cond_t *cond)
 {
   pthread_condattr_t attributes;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Numbers for the layouts of responses: what the outputs are called, their types and shapes. A model's responses are
- * mostly alike, so a reader who remembers what a number means need not look at each again.
+ * Numbers for the layouts of responses (what the outputs are called, their types and shapes) and for what else they
+ * say, their parameters. A model's responses are mostly alike, so a reader who remembers what a number means need not
+ * look at each again.
  */
 
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static struct {
     uint64_t *words;
     size_t count;
   } entries[ENTRIES];
-} known = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} known = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
 static void lock_entries(void)
 {

@@ -36,7 +36,7 @@ struct tffi_queue {
 static struct {
   pthread_mutex_t lock;
   tffi_queue *queues;
-} idle = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} idle = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
 static void before_fork(void)
 {
@@ -72,7 +72,7 @@ void tffi_queue_new(tffi_queue **place)
     if (queue == NULL) {
       return;
     }
-    pthread_mutex_init(&queue->lock, NULL);
+    tffi_mutex_init(&queue->lock);
     tffi_cond_init(&queue->arrived);
   }
   pthread_mutex_lock(&queue->lock);
@@ -244,7 +244,7 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
   slot->done = completion->done;
   completion->number = slot->pushed++;
   completion->whole = completion->done && completion->number == 0 && completion->has_response &&
-                      completion->error_message == NULL && completion->parameter_count == 0;
+                      completion->error_message == NULL;
 
   const uint32_t slot_sleepers = slot->sleepers;
   bool wake_queue = false;

@@ -23,7 +23,7 @@ static struct {
   uint32_t chunk_count; /* written under the lock, read without */
   tffi_slot *idle;
   tffi_slot *lending[LENDING]; /* by the request */
-} store = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} store = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
 uint32_t tffi_forks;
 
@@ -62,7 +62,7 @@ static bool add_chunk(void)
   }
   for (uint32_t i = SLOTS_PER_CHUNK; i-- > 0;) {
     tffi_slot *slot = &chunk[i];
-    pthread_mutex_init(&slot->request_lock, NULL);
+    tffi_mutex_init(&slot->request_lock);
     tffi_cond_init(&slot->arrived);
     slot->index = count * SLOTS_PER_CHUNK + i;
     slot->free_next = store.idle;

@@ -143,7 +143,8 @@ typedef struct tffi_completion {
   const char *model_name;
   const char *request_id;
   tffi_tensor *outputs;
-  uint64_t layout; /* not 0: nothing but outputs; of equal version, names, types and shapes where the number is equal */
+  uint64_t layout; /* equal numbers mean the same model version, names, types and shapes in the same order; 0: unknown */
+  uint64_t saying; /* equal numbers mean the same parameters; 0: unknown */
   tffi_parameter *parameters;
   int64_t model_version;
   int32_t error_code; /* a TRITONSERVER_Error_Code where error_message is set */
@@ -152,7 +153,7 @@ typedef struct tffi_completion {
   bool has_response; /* false: only a final flag came, there is nothing to read */
   bool overflowed;   /* it is the error that stands for all responses that found max_pending others unread */
   bool done;         /* the last of its inference: Triton is through with the request and its input memory */
-  bool whole;        /* the only one of its inference, a response without error and parameters */
+  bool whole;        /* the only one of its inference, a response without error */
 } tffi_completion;
 
 /* Frees a list of completions, and the buffers that the reader did not take over. */

@@ -241,6 +241,23 @@ def test_what_is_said_with_a_request_arrives(echo):
     assert response.parameters["timeout_us"] == 1_500_000
 
 
+def test_more_shapes_than_are_remembered(echo):
+    """What was worked out for outputs of a shape is forgotten at some time, and right again."""
+    for size in [*range(700), 3, 600, 3]:
+        numbers = np.arange(size, dtype=np.float32)
+        response = echo.infer({"INPUT0": numbers})
+        assert response["OUTPUT0"].tolist() == numbers.tolist()
+
+
+def test_more_parameters_than_are_remembered(echo):
+    """Each response has its own, whether others had the same or not; a change of them is too."""
+    for i in [*range(700), 3, 3, 600]:
+        response = echo.infer({"INPUT0": [1.0]}, request_id=str(i), parameters={"report": True})
+        assert response.parameters["id"] == str(i)
+        response.parameters["id"] = "changed"
+        response.parameters["more"] = True
+
+
 def test_nothing_said_is_left_for_the_next_request(echo):
     """The structs of one request are used again, but not what went with it."""
     echo.infer({"INPUT0": [1.0]}, request_id="first", correlation_id=7, parameters={"x": 1})

@@ -38,7 +38,9 @@ _NULL = ffi.NULL
 _Entry: TypeAlias = "tuple[int, str, tuple[int, ...], np.dtype[np.generic], int]"
 _Plan: TypeAlias = "tuple[int, tuple[_Entry, ...]] | tuple[()]"
 _plans: dict[int, _Plan] = {}
-_REMEMBERED_PLANS = 256
+# Parameters, likewise.
+_sayings: dict[int, dict[str, ParameterValue]] = {}
+_REMEMBERED = 256
 
 
 class Response(Mapping[str, Array]):
@@ -123,7 +125,7 @@ def read(
         if plan is None and layout:
             plan = _make_plan(layout, completion)
     if plan:  # and so there is no error
-        response.parameters = {}
+        response.parameters = _parameters(completion) if completion.parameter_count else {}
         response.model_version, entries = plan
         tensors = tensor = completion.outputs
         for i, name, shape, storage, size in entries:
@@ -138,7 +140,7 @@ def read(
         message = string(completion.error_message)
         return inference_error(completion.error_code, message, model_name)
     response.model_version = completion.model_version
-    response.parameters = _parameters(completion)
+    response.parameters = _parameters(completion) if completion.parameter_count else {}
     try:
         _read_each(completion, model_name, wanted, outputs, response.labels)
     except TritonError as error:
@@ -187,7 +189,7 @@ def _make_plan(layout: int, completion: CData) -> _Plan:
             entries = []
             break
         entries.append((i, string(tensor.name), shape, storage, tensor.byte_size))
-    if len(_plans) >= _REMEMBERED_PLANS:
+    if len(_plans) >= _REMEMBERED:
         _plans.clear()
     plan: _Plan = (completion.model_version, tuple(entries)) if entries else ()
     _plans[layout] = plan
@@ -195,10 +197,18 @@ def _make_plan(layout: int, completion: CData) -> _Plan:
 
 
 def _parameters(completion: CData) -> dict[str, ParameterValue]:
+    saying = completion.saying
+    known = _sayings.get(saying)
+    if known is not None:
+        return known.copy()
     parameters = {}
     for i in range(completion.parameter_count):
         parameter = completion.parameters[i]
         parameters[string(parameter.name)] = parameter_value(parameter)
+    if saying:
+        if len(_sayings) >= _REMEMBERED:
+            _sayings.clear()
+        _sayings[saying] = parameters.copy()
     return parameters
 
 
