@@ -90,10 +90,34 @@ def test_nothing_is_held_of_a_model_that_is_not_there(server):
         pass
 
 
-def test_the_state_of_threads_is_read_whatever_their_names():
+def test_threads_are_read_whatever_their_names():
     """A thread's name may hold parentheses and spaces."""
-    assert _rest._state(b"12 (a) R (b) S 1 2") == b"S"
-    assert _rest._state(Path("/proc/self/stat").read_bytes()) == b"R"
+    text = b"12 (a) R (b) S " + b" ".join(b"%d" % number for number in range(4, 53))
+    assert _rest._read(text) == (b"S", 14 + 15)
+    state, ticks = _rest._read(Path("/proc/self/stat").read_bytes())
+    assert state == b"R"
+    assert abs(ticks - sum(os.times()[:2]) * os.sysconf("SC_CLK_TCK")) < 100
+
+
+def test_each_thread_that_runs_is_waited_for_until_it_has_slept_or_run_long(monkeypatch):
+    """One that gets no turn is not taken for one that rests; one that began late is seen to."""
+    looks = [
+        {1: 7, 2: 7, 3: 7},
+        {1: 7, 2: 8, 3: 7, 4: 0},
+        {1: 7, 2: 9, 4: 0},
+        {1: 7, 2: 9, 3: 7, 4: 0},
+        {3: 7, 4: 0},
+        {3: 7, 4: 1},
+        {3: 9, 4: 1, 5: 0},
+        {5: 0},
+    ]
+    monkeypatch.setattr(_rest, "_running", lambda: looks.pop(0))
+    _rest._wait_rest()
+    assert looks == []
+    looks[:] = [{1: 7}] * 1000
+    monkeypatch.setattr(_rest, "_REST_S", 0.01)
+    _rest._wait_rest()
+    assert 0 < len(looks) < 999
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 # What inferences of other models may have asked of this one: those of ensembles, above all.
 _OTHERS_S = 1.0
-# Threads that are not Triton's, of a library for linear algebra say, may never rest.
-_REST_S = 0.05
+# What a thread may run for before it counts as one that never rests, of a library for linear
+# algebra say, in the system's ticks of 10 ms; and how long one is waited for that gets no turn.
+_TICKS = 1
+_REST_S = 2.0
 _POLL_S = 0.0005
 
 
@@ -108,28 +110,45 @@ def _wait_over(
 
 
 def _wait_rest() -> None:
-    """Wait until no thread runs but Python's."""
+    """Wait until all threads that run now, but Python's, have slept, or run for long enough.
+
+    On a busy machine one may be about to run for longer than it then does. Twice, because it may
+    have slept over a lock.
+    """
     until = time.monotonic() + _REST_S
-    while not _is_at_rest() and time.monotonic() < until:
+    for _ in range(2):
+        begun = _running()
+        while begun and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            running = _running()
+            begun = {
+                thread: ticks
+                for thread, ticks in begun.items()
+                if thread in running and running[thread] - ticks <= _TICKS
+            }
         time.sleep(_POLL_S)
 
 
-def _is_at_rest() -> bool:
+def _running() -> dict[int, int]:
+    """Return the threads that run or could, but Python's, and for how long they have in ticks."""
     pythons = {thread.native_id for thread in threading.enumerate()}
+    found = {}
     with os.scandir("/proc/self/task") as tasks:
         for task in tasks:
-            if int(task.name) in pythons:
+            number = int(task.name)
+            if number in pythons:
                 continue
             try:
                 text = Path(task.path, "stat").read_bytes()
             except OSError:
                 continue  # it has ended
-            if _state(text) == b"R":
-                return False
-    return True
+            state, ticks = _read(text)
+            if state == b"R":
+                found[number] = ticks
+    return found
 
 
-def _state(text: bytes) -> bytes:
-    """Read a thread's state. It follows the name, which stands in parentheses and may hold any."""
-    place = text.rindex(b")") + 2
-    return text[place : place + 1]
+def _read(text: bytes) -> tuple[bytes, int]:
+    """Read a thread's state and ticks, behind its name in parentheses, which may hold any."""
+    state, *numbers = text[text.rindex(b")") + 2 :].split()
+    return state, int(numbers[10]) + int(numbers[11])
