@@ -64,6 +64,25 @@ class LoopQueue(CompletionQueue):
         super().give_up()
         for inference in list(self.in_flight.values()):
             inference.wake()
+        self._rouse()
+
+    def settle(self, deadline: float) -> bool:
+        """Wait until nothing is in flight; False when the deadline passed first."""
+        try:
+            return super().settle(deadline)
+        finally:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """Have the loop look at what is to be done.
+
+        Where a signal handler closes the server, the loop may be waiting for events, and futures
+        that are set in the handler are none.
+        """
+        loop = self._loop()
+        if loop is not None:
+            with suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(lambda: None)
 
     def close(self) -> None:
         """Have the loop forget the descriptor, then let go of the C queue, which closes it."""
