@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from random import Random
 from statistics import median
 
 from benchmarks._load import Load
@@ -208,7 +209,7 @@ def interleave(
     entries: Sequence[Entry], rounds: int, seconds: float, skipped: dict[str, str] | None = None
 ) -> list[Series]:
     """
-    Measures all entries in turn, `rounds` times, after a round of warm-up.
+    Measures all entries in turn, `rounds` times in different orders, after a round of warm-up.
 
     Args:
         entries: Who does what.
@@ -225,8 +226,12 @@ def interleave(
             loads.append(entry.load)
             if entry.contender not in gone:
                 loads[-1] = _calibrate(entry, seconds)
-    for _ in range(rounds):
-        for entry, load, into in zip(entries, loads, measured, strict=True):
+    turns = list(zip(entries, loads, measured, strict=True))
+    for number in range(rounds):
+        # Each round in another order: who has just had its turn leaves the machine in some state,
+        # of which core sleeps above all, and would leave it to the same one always.
+        Random(number).shuffle(turns)  # noqa: S311 (it is no secret)
+        for entry, load, into in turns:
             if entry.contender not in gone:
                 with _giving_up(entry, gone):
                     into.append(entry.run(load))
