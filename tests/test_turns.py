@@ -33,7 +33,7 @@ tensor = ("FP32", [-1])
 seen = set()
 churning = [None] * 4
 def churn(name, load):
-    for i in range(30):
+    for i in range(15):
         load()
         server.unload(name)
     churning.pop()

@@ -35,7 +35,7 @@ _OTHERS_S = 1.0
 # What a thread may run for before it counts as one that never rests, of a library for linear
 # algebra say, in the system's ticks of 10 ms; and how long one is waited for that gets no turn.
 _TICKS = 1
-_REST_S = 2.0
+_REST_S = 0.5
 _POLL_S = 0.0005
 
 
@@ -112,21 +112,18 @@ def _wait_over(
 def _wait_rest() -> None:
     """Wait until all threads that run now, but Python's, have slept, or run for long enough.
 
-    On a busy machine one may be about to run for longer than it then does. Twice, because it may
-    have slept over a lock.
+    On a busy machine one may be about to run for longer than it then does.
     """
     until = time.monotonic() + _REST_S
-    for _ in range(2):
-        begun = _running()
-        while begun and time.monotonic() < until:
-            time.sleep(_POLL_S)
-            running = _running()
-            begun = {
-                thread: ticks
-                for thread, ticks in begun.items()
-                if thread in running and running[thread] - ticks <= _TICKS
-            }
+    begun = _running()
+    while begun and time.monotonic() < until:
         time.sleep(_POLL_S)
+        running = _running()
+        begun = {
+            thread: ticks
+            for thread, ticks in begun.items()
+            if thread in running and running[thread] - ticks <= _TICKS
+        }
 
 
 def _running() -> dict[int, int]:
