@@ -126,7 +126,7 @@ def test_a_handler_may_close_at_any_step_of_a_call(start, call):
 
         came, result = interrupted(number, handler, lambda model=model: call(model))
         if came:
-            assert took[0] < 3
+            assert took[0] < 10  # and not the 30 of exit_timeout
             assert isinstance(result, TritonError) or result == whole
             assert server._lifecycle._handle is None
         server.close()
