@@ -267,7 +267,8 @@ static struct TRITONSERVER_Error *lay_out(layout *to, struct TRITONSERVER_Infere
   if (error == NULL && end != NULL) {
     completion->parameter_count = parameter_count;
     completion->output_count = output_count;
-    if (response_error == NULL && wanted == NULL) { /* labels are no part of a layout */
+    /* Labels are no part of a layout. What is before the end fits, so `first` and `second` are there. */
+    if (response_error == NULL && wanted == NULL) {
       completion->layout = tffi_layout_number(first, (size_t)(second - first));
     }
     if (parameter_count > 0) {

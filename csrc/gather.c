@@ -232,6 +232,7 @@ static struct TRITONSERVER_Error *copy_input(const function_batch *batch, uint32
 static struct TRITONSERVER_Error *gather_input(function_batch *batch, uint32_t index, reading *const *members)
 {
   tffi_tensor *tensor = &batch->shown.inputs[index];
+  /* Each member has as many sources as the function inputs, which are as many all its life. */
   const source *first = &members[0]->sources[index];
   if (first->input == NULL) {
     return NULL;

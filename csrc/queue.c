@@ -292,7 +292,7 @@ static tffi_completion *take_ready(tffi_queue *queue)
     tffi_completion *last = NULL;
     const bool over = detach(queue, slot, &first, &last);
     *end = first;
-    end = &last->next;
+    end = &last->next; /* there is one: only slots that have completions are in that list */
     if (over) {
       queue->references -= 1;
       if (end_slot(slot)) {
