@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -95,14 +96,17 @@ def interrupt():
         raised.append(number)
         raise KeyboardInterrupt
 
+    def repeat(call, span):
+        # By itself, because of what is raised where a loop jumps back Python 3.13 does not look for
+        # a handler around the loop in the same function.
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, span))
+        while not raised:  # Python ignores what is raised while it drops something
+            call()
+
     def interrupt(call, span):
         raised.clear()
-        try:
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, span))
-            while not raised:  # Python ignores what is raised while it drops something
-                call()
-        except KeyboardInterrupt:
-            pass
+        with suppress(KeyboardInterrupt):
+            repeat(call, span)
 
     previous = signal.signal(signal.SIGALRM, handler)
     yield interrupt
