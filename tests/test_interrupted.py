@@ -63,7 +63,8 @@ def interrupted(number, handler, call):
             if left == 0:
                 sys.settrace(None)
                 handler()
-        before[frame] = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+        if event == "opcode":  # a line begins before its first instruction, which is still to come
+            before[frame] = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
         return trace
 
     sys.settrace(trace)
@@ -108,11 +109,6 @@ def stream(model):
     return [r["OUTPUT0"].tolist() for r in model.stream(ONES)]
 
 
-@pytest.mark.xfail(
-    sys.version_info[:2] not in {(3, 11), (3, 12)},
-    reason="open: right after a submission, with its token not yet stored, the close times out",
-    strict=False,
-)
 @pytest.mark.parametrize("call", [infer, submit, in_order, as_completed, stream])
 def test_a_handler_may_close_at_any_step_of_a_call(start, call):
     """It closes at once, and the call ends with its result or a TritonError."""
