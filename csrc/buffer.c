@@ -50,10 +50,9 @@ static void unlock_pool(void)
   pthread_mutex_unlock(&pool.lock);
 }
 
-/* Or a forked child might find the pool locked for ever, as soon as it drops an array. */
 __attribute__((constructor)) static void handle_forks(void)
 {
-  pthread_atfork(lock_pool, unlock_pool, unlock_pool);
+  tffi_hold_at_fork(&pool.lock, NULL);
 }
 
 void tffi_counters_read(tffi_counters *counters)

@@ -23,20 +23,9 @@ static struct {
   uint64_t last_token;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void lock_registry(void)
-{
-  pthread_mutex_lock(&registry.lock);
-}
-
-static void unlock_registry(void)
-{
-  pthread_mutex_unlock(&registry.lock);
-}
-
-/* A forked child may start a server of its own. */
 __attribute__((constructor)) static void handle_forks(void)
 {
-  pthread_atfork(lock_registry, unlock_registry, unlock_registry);
+  tffi_hold_at_fork(&registry.lock, NULL);
 }
 
 static void destroy(tffi_function *function)

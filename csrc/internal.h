@@ -59,6 +59,12 @@ static inline void tffi_cond_init(pthread_cond_t *cond)
 
 enum { TFFI_WORTH_LENDING = 64 << 10 /* bytes; what is smaller is copied in a microsecond, and then the copy's to keep */ };
 
+/*
+ * fork.c: for constructors. From then on the lock is held while the process forks; `in_child` (NULL: nothing) runs in the
+ * child with all such locks held.
+ */
+void tffi_hold_at_fork(pthread_mutex_t *lock, void (*in_child)(void));
+
 /* buffer.c: one more holder of a buffer. */
 void tffi_buffer_retain(tffi_buffer *buffer);
 

@@ -25,20 +25,9 @@ static struct {
   } entries[ENTRIES];
 } known = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
-static void lock_entries(void)
-{
-  pthread_mutex_lock(&known.lock);
-}
-
-static void unlock_entries(void)
-{
-  pthread_mutex_unlock(&known.lock);
-}
-
-/* Or a forked child with a server of its own might find them locked for ever. */
 __attribute__((constructor)) static void handle_forks(void)
 {
-  pthread_atfork(lock_entries, unlock_entries, unlock_entries);
+  tffi_hold_at_fork(&known.lock, NULL);
 }
 
 static size_t place_of(const uint64_t *words, size_t count)
@@ -56,7 +45,7 @@ uint64_t tffi_layout_number(const uint64_t *words, size_t count)
 {
   const size_t place = place_of(words, count);
   const size_t size = count * sizeof(*words);
-  lock_entries();
+  pthread_mutex_lock(&known.lock);
   uint64_t number = known.entries[place].number;
   if (number == 0 || known.entries[place].count != count || memcmp(known.entries[place].words, words, size) != 0) {
     uint64_t *copy = malloc(size);
@@ -69,6 +58,6 @@ uint64_t tffi_layout_number(const uint64_t *words, size_t count)
       known.entries[place].count = count;
     }
   }
-  unlock_entries();
+  pthread_mutex_unlock(&known.lock);
   return number;
 }

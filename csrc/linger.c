@@ -25,27 +25,16 @@ static struct {
   uint32_t count; /* read without the lock: whether there is anything to look at */
 } lingering = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void before_fork(void)
-{
-  pthread_mutex_lock(&lingering.lock);
-}
-
-static void after_fork_in_parent(void)
-{
-  pthread_mutex_unlock(&lingering.lock);
-}
-
 static void after_fork_in_child(void)
 {
   lingering.first = NULL;
   lingering.count = 0;
   asleep = open = 0;
-  pthread_mutex_unlock(&lingering.lock);
 }
 
 __attribute__((constructor)) static void handle_forks(void)
 {
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  tffi_hold_at_fork(&lingering.lock, after_fork_in_child);
 }
 
 static bool is_over(const function_batch *batch)

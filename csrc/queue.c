@@ -38,25 +38,14 @@ static struct {
   tffi_queue *queues;
 } idle = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
-static void before_fork(void)
-{
-  pthread_mutex_lock(&idle.lock);
-}
-
-static void after_fork_in_parent(void)
-{
-  pthread_mutex_unlock(&idle.lock);
-}
-
 static void after_fork_in_child(void)
 {
   idle.queues = NULL;
-  pthread_mutex_unlock(&idle.lock);
 }
 
 __attribute__((constructor)) static void handle_forks(void)
 {
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  tffi_hold_at_fork(&idle.lock, after_fork_in_child);
 }
 
 void tffi_queue_new(tffi_queue **place)

@@ -27,27 +27,16 @@ static struct {
 
 uint32_t tffi_forks;
 
-static void before_fork(void)
-{
-  pthread_mutex_lock(&store.lock);
-}
-
-static void after_fork_in_parent(void)
-{
-  pthread_mutex_unlock(&store.lock);
-}
-
 static void after_fork_in_child(void)
 {
   tffi_forks += 1;
   store.idle = NULL;
   memset(store.lending, 0, sizeof(store.lending));
-  pthread_mutex_unlock(&store.lock);
 }
 
 __attribute__((constructor)) static void handle_forks(void)
 {
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  tffi_hold_at_fork(&store.lock, after_fork_in_child);
 }
 
 static bool add_chunk(void)

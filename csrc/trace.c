@@ -21,26 +21,15 @@ static struct {
   trace_family *families;
 } idle = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void before_fork(void)
-{
-  pthread_mutex_lock(&idle.lock);
-}
-
-static void after_fork_in_parent(void)
-{
-  pthread_mutex_unlock(&idle.lock);
-}
-
 static void after_fork_in_child(void)
 {
   /* The lock of any of them may be held by a thread that is not there. */
   idle.families = NULL;
-  pthread_mutex_unlock(&idle.lock);
 }
 
 __attribute__((constructor)) static void handle_forks(void)
 {
-  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  tffi_hold_at_fork(&idle.lock, after_fork_in_child);
 }
 
 static void discard(struct TRITONSERVER_Error *error)
