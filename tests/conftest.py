@@ -7,6 +7,8 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +22,7 @@ from tritonffi._fetch import get_server
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tritonffi import Model
 
@@ -120,6 +122,38 @@ def echo(server: Server) -> Model:
 @pytest.fixture(scope="session")
 def _gate(backend: Path) -> _backend.Gate:
     return _backend.Gate(backend)
+
+
+@pytest.fixture
+def on_a_busy_machine(
+    library: _library.Library, repository: Path, backend_directory: Path, tmp_path: Path
+) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a program in a process of its own, beside twice as many others as there are cores.
+
+    It finds the folders of models and backends as REPOSITORY and BACKENDS.
+    """
+
+    def run(program: str) -> subprocess.CompletedProcess[str]:
+        hogs = [
+            subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            for _ in range(2 * len(os.sched_getaffinity(0)))
+        ]
+        folders = f"REPOSITORY = {str(repository)!r}; BACKENDS = {str(backend_directory)!r}"
+        try:
+            return subprocess.run(
+                [sys.executable, "-c", f"{folders}\n{program}"],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ | {"TRITONFFI_LIBRARY": str(library.path)},
+                cwd=tmp_path,
+            )
+        finally:
+            for hog in hogs:
+                hog.kill()
+                hog.wait()
+
+    return run
 
 
 @pytest.fixture

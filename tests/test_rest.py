@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -38,31 +36,9 @@ print("through")
 """
 
 
-def test_unloads_right_after_an_inference_survive_a_busy_machine(
-    library, repository, backend_directory, tmp_path
-):
+def test_unloads_right_after_an_inference_survive_a_busy_machine(on_a_busy_machine):
     """Unload, reload, failed warm-up and close while twice as many processes run as cores are."""
-    hogs = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        for _ in range(2 * len(os.sched_getaffinity(0)))
-    ]
-    try:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"REPOSITORY = {str(repository)!r}; BACKENDS = {str(backend_directory)!r}\n{LOOP}",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"TRITONFFI_LIBRARY": str(library.path)},
-            cwd=tmp_path,
-        )
-    finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
+    done = on_a_busy_machine(LOOP)
     assert (done.returncode, done.stdout, done.stderr) == (0, "through\n", "")
 
 

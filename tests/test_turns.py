@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -100,31 +97,9 @@ def outcome(thread):
     return thread.outcome
 
 
-def test_threads_that_load_and_unload_one_model_survive_a_busy_machine(
-    library, repository, backend_directory, tmp_path
-):
+def test_threads_that_load_and_unload_one_model_survive_a_busy_machine(on_a_busy_machine):
     """Beside eight that infer, who see nothing but that it is not there."""
-    hogs = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        for _ in range(2 * len(os.sched_getaffinity(0)))
-    ]
-    try:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"REPOSITORY = {str(repository)!r}; BACKENDS = {str(backend_directory)!r}\n{CHURN}",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"TRITONFFI_LIBRARY": str(library.path)},
-            cwd=tmp_path,
-        )
-    finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
+    done = on_a_busy_machine(CHURN)
     assert (done.returncode, done.stdout, done.stderr) == (0, "through\n", "")
 
 
