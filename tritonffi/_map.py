@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._closing import Closing
 from tritonffi._completion import CompletionQueue
@@ -27,31 +27,16 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tritonffi._inference import AnyInference, Make
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._native import CData
     from tritonffi._request import Inputs, Request
     from tritonffi._response import Response
+    from tritonffi._starter import Starter
 
 # Items that come within this time are submitted together.
 _TOGETHER_S = 1e-4
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-class StartEach(Protocol):
-    """What a map needs of a model: to start inferences of some kind for several items."""
-
-    def __call__(
-        self,
-        make: Make[AnyInference],
-        queue: CompletionQueue,
-        items: list[Inputs | Request],
-        keywords: RequestKeywords,
-        errors: deque[Exception],
-    ) -> list[AnyInference | None]:
-        """Do so; None: what was raised instead is appended to `errors`."""
-        ...
 
 
 class Results:
@@ -290,7 +275,7 @@ class CompletedMap(ResponseMap[T_co]):
 
 
 def start_map(
-    start_each: StartEach,
+    starter: Starter,
     lifecycle: Lifecycle,
     items: Iterable[Inputs | Request],
     in_flight: int,
@@ -303,7 +288,7 @@ def start_map(
     """Make a map.
 
     Args:
-        start_each: A starter's.
+        starter: Starts its inferences.
         lifecycle: The server's.
         items: As in `Model.map`; and so
         in_flight: this,
@@ -315,14 +300,16 @@ def start_map(
     check_map(items, keywords, what)
     if ordered:
         return ResponseMap(
-            lambda items, errors: start_each(Inference, lifecycle.queue, items, keywords, errors),
+            lambda items, errors: starter.start_each(
+                Inference, lifecycle.queue, items, keywords, errors
+            ),
             items,
             in_flight,
             lifecycle.queue,
             return_errors=return_errors,
         )
     return CompletedMap(
-        lambda items, errors, queue, results: start_each(
+        lambda items, errors, queue, results: starter.start_each(
             functools.partial(Mapped, results=results), queue, items, keywords, errors
         ),
         items,

@@ -360,7 +360,7 @@ class Model(Unique):
         """
         check_own_call(self._lifecycle.functions, self.name)
         return start_map(
-            self._starter.start_each,
+            self._starter,
             self._lifecycle,
             items,
             in_flight,
@@ -448,9 +448,7 @@ class Model(Unique):
         ``TRITONSERVER_InferenceRequestSetCorrelationIdString``,
         ``TRITONSERVER_InferenceRequestSetFlags``
         """
-        return _sequence.start(
-            self._starter.refresh(), self._starter.start, self._lifecycle, id, end_inputs
-        )
+        return _sequence.start(self._starter, self._lifecycle, id, end_inputs)
 
     def _read_spec(self) -> ModelSpec:
         spec = ModelSpec.from_json(self.metadata(), self.config())

@@ -223,7 +223,7 @@ class PreparedCall(Unique):
         """
         check_own_call(self._lifecycle.functions, self.model_name)
         return start_map(
-            self._starter.start_each,
+            self._starter,
             self._lifecycle,
             items,
             in_flight,

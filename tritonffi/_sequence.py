@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tritonffi import _asyncio, _stream
 from tritonffi._closing import Unique
@@ -26,26 +26,12 @@ if TYPE_CHECKING:
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._response import Response
-    from tritonffi._spec import ModelSpec
+    from tritonffi._starter import Starter
     from tritonffi._stream import ResponseStream
 
 # What a fresh id may be, by the data type in which the model wants it; 0 is no sequence at all.
 _BITS = {"INT32": 31, "UINT32": 32, "INT64": 63, "UINT64": 64}
 _OWN = ("correlation_id", "sequence_start")
-
-
-class Start(Protocol):
-    """What a sequence needs of its model: to submit an inference of any kind to any queue."""
-
-    def __call__(
-        self,
-        make: Make[AnyInference],
-        queue: CompletionQueue,
-        inputs: Inputs | Request,
-        keywords: RequestKeywords,
-    ) -> AnyInference:
-        """Submit."""
-        ...
 
 
 class ModelSequence(Unique):
@@ -70,7 +56,7 @@ class ModelSequence(Unique):
     def __init__(
         self,
         model_name: str,
-        start: Start,
+        starter: Starter,
         lifecycle: Lifecycle,
         correlation_id: int | str,
         end_inputs: Inputs | None,
@@ -78,7 +64,7 @@ class ModelSequence(Unique):
         """Leave this to `Model.sequence`."""
         self.model_name = model_name
         self.id = correlation_id
-        self._submit = start
+        self._starter = starter
         self._lifecycle = lifecycle
         self._end_inputs = end_inputs
         self._lock = threading.RLock()
@@ -216,7 +202,7 @@ class ModelSequence(Unique):
             )
             self._is_submitting = True
             try:
-                inference = self._submit(make, queue, request, {})
+                inference = self._starter.start(make, queue, request, {})
             finally:
                 self._is_submitting = False
             self._has_started = True
@@ -225,13 +211,13 @@ class ModelSequence(Unique):
 
 
 def start(
-    spec: ModelSpec,
-    submit: Start,
+    starter: Starter,
     lifecycle: Lifecycle,
     correlation_id: int | str | None,
     end_inputs: Inputs | None,
 ) -> ModelSequence:
     """Make a sequence, with a fresh id where none is given."""
+    spec = starter.refresh()
     wanted = spec.correlation_id_type
     if correlation_id is None:
         import secrets  # noqa: PLC0415  loads OpenSSL, for this alone
@@ -247,4 +233,4 @@ def start(
                 f"model {spec.name!r}: {correlation_id!r} is the id of no sequence"
             )
         spec.check_correlation_id(correlation_id)
-    return ModelSequence(spec.name, submit, lifecycle, correlation_id, end_inputs)
+    return ModelSequence(spec.name, starter, lifecycle, correlation_id, end_inputs)
