@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "place.h"
 
 enum {
   ROOM = 320 /* bytes: names and shapes of a few outputs */
@@ -51,46 +52,11 @@ void tffi_completion_free(tffi_completion *completion)
   tffi_count(&tffi_live.completions, -count);
 }
 
-static void discard(struct TRITONSERVER_Error *error)
-{
-  if (error != NULL) {
-    TRITONSERVER_ErrorDelete(error);
-  }
-}
-
 void tffi_completion_set_error(tffi_completion *completion, int32_t code, const char *message)
 {
   completion->error_code = code;
   completion->error_message = message;
   completion->layout = 0;
-}
-
-/*
- * Where content is laid out. What does not fit any more is only measured, so that the same code goes over it a second
- * time, with room enough.
- */
-typedef struct {
-  char *base;
-  size_t size;
-  size_t used;
-} layout;
-
-static void *place(layout *to, size_t size)
-{
-  to->used = (to->used + sizeof(int64_t) - 1) / sizeof(int64_t) * sizeof(int64_t);
-  void *at = to->used + size <= to->size ? to->base + to->used : NULL;
-  to->used += size;
-  return at;
-}
-
-static const char *place_text(layout *to, const char *text)
-{
-  if (text == NULL) {
-    text = "";
-  }
-  const size_t size = strlen(text) + 1;
-  char *at = place(to, size);
-  return at == NULL ? NULL : memcpy(at, text, size);
 }
 
 /*
@@ -307,6 +273,6 @@ void tffi_completion_fill(tffi_completion *completion, struct TRITONSERVER_Infer
   } else if (!is_complete) {
     tffi_completion_set_error(completion, TRITONSERVER_ERROR_UNAVAILABLE, "no memory to read the response into");
   }
-  discard(response_error);
-  discard(TRITONSERVER_InferenceResponseDelete(response));
+  tffi_discard(response_error);
+  tffi_discard(TRITONSERVER_InferenceResponseDelete(response));
 }

@@ -9,31 +9,7 @@
 #include <string.h>
 
 #include "batch.h"
-
-enum { ALIGNMENT = 8 };
-
-/* A block of memory that is filled twice: without `base` it is only measured. */
-typedef struct {
-  char *base;
-  size_t used;
-} layout;
-
-static void *place(layout *to, size_t size)
-{
-  void *at = to->base == NULL ? NULL : to->base + to->used;
-  to->used += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  return at;
-}
-
-static const char *place_text(layout *to, const char *text)
-{
-  const size_t size = strlen(text) + 1;
-  char *at = place(to, size);
-  if (at != NULL) {
-    memcpy(at, text, size);
-  }
-  return at;
-}
+#include "place.h"
 
 static struct TRITONSERVER_Error *read_parameter(layout *to, struct TRITONBACKEND_Request *request, uint32_t index,
                                                  tffi_parameter *parameter)
@@ -123,16 +99,15 @@ static struct TRITONSERVER_Error *fill(layout *to, const function_batch *batch)
 
 struct TRITONSERVER_Error *tffi_batch_describe(function_batch *batch)
 {
-  layout to = {NULL, 0};
+  layout to = {NULL, 0, 0};
   struct TRITONSERVER_Error *error = fill(&to, batch);
   if (error != NULL) {
     return error;
   }
-  to.base = malloc(to.used);
+  to = (layout){malloc(to.used), to.used, 0};
   if (to.base == NULL) {
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for what the requests say");
   }
-  to.used = 0;
   batch->described = to.base;
   error = fill(&to, batch);
   batch->shown.requests = batch->described;

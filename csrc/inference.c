@@ -11,13 +11,6 @@
 
 #include "internal.h"
 
-static void discard(struct TRITONSERVER_Error *error)
-{
-  if (error != NULL) {
-    TRITONSERVER_ErrorDelete(error);
-  }
-}
-
 /* The final response and the release are both seen, and the responses before are read, by whichever callback is last. */
 static void finish_if_last(tffi_slot *slot)
 {
@@ -42,7 +35,7 @@ static void cancel_slot(tffi_slot *slot)
   pthread_mutex_lock(&slot->request_lock);
   if (slot->request != NULL) {
     slot->cancelled = true;
-    discard(TRITONSERVER_InferenceRequestCancel(slot->request));
+    tffi_discard(TRITONSERVER_InferenceRequestCancel(slot->request));
   }
   pthread_mutex_unlock(&slot->request_lock);
 }
@@ -59,7 +52,7 @@ static bool fill_within_bound(tffi_slot *slot, tffi_completion *completion,
     tffi_completion_fill(completion, response, slot->wanted);
     return true;
   }
-  discard(TRITONSERVER_InferenceResponseDelete(response));
+  tffi_discard(TRITONSERVER_InferenceResponseDelete(response));
   if (__atomic_exchange_n(&slot->overflowed, true, __ATOMIC_RELAXED)) {
     return false;
   }
@@ -87,7 +80,7 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
   if (response != NULL) {
     tffi_completion *completion = is_final ? slot->final : tffi_completion_new();
     if (completion == NULL) {
-      discard(TRITONSERVER_InferenceResponseDelete(response));
+      tffi_discard(TRITONSERVER_InferenceResponseDelete(response));
       __atomic_store_n(&slot->lost, true, __ATOMIC_RELAXED);
     } else {
       completion->key = slot->key;
@@ -122,7 +115,7 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
   slot->request = NULL;
   pthread_mutex_unlock(&slot->request_lock);
   tffi_slot_lend_no_more(slot);
-  discard(TRITONSERVER_InferenceRequestDelete(request));
+  tffi_discard(TRITONSERVER_InferenceRequestDelete(request));
   finish_if_last(slot);
 }
 
@@ -214,7 +207,7 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
     tffi_slot_give_back(slot);
   }
   free(wanted);
-  discard(TRITONSERVER_InferenceRequestDelete(irequest));
+  tffi_discard(TRITONSERVER_InferenceRequestDelete(irequest));
   if (trace != NULL) {
     tffi_trace_refused(request->trace);
   }
@@ -247,7 +240,7 @@ bool tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_r
     for (uint32_t j = 0; j < input_count; j++) {
       inputs[j].data = (void *)(uintptr_t)*data++;
     }
-    discard(submit(server, &each, queue, keys[i], &tokens[i]));
+    tffi_discard(submit(server, &each, queue, keys[i], &tokens[i]));
     are_started = are_started && tokens[i] != 0;
   }
   free(inputs);
@@ -268,7 +261,7 @@ bool tffi_inference_cancel(uint64_t token)
    */
   if (slot->request != NULL && __atomic_load_n(&slot->token, __ATOMIC_ACQUIRE) == token) {
     slot->cancelled = true;
-    discard(TRITONSERVER_InferenceRequestCancel(slot->request));
+    tffi_discard(TRITONSERVER_InferenceRequestCancel(slot->request));
     asked = true;
   }
   pthread_mutex_unlock(&slot->request_lock);

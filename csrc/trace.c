@@ -32,13 +32,6 @@ __attribute__((constructor)) static void handle_forks(void)
   tffi_hold_at_fork(&idle.lock, after_fork_in_child);
 }
 
-static void discard(struct TRITONSERVER_Error *error)
-{
-  if (error != NULL) {
-    TRITONSERVER_ErrorDelete(error);
-  }
-}
-
 trace_family *trace_family_take(void)
 {
   pthread_mutex_lock(&idle.lock);
@@ -149,7 +142,7 @@ tffi_trace *tffi_trace_add(trace_family *to, struct TRITONSERVER_InferenceTrace 
   }
   tffi_trace *member = error != NULL ? NULL : calloc(1, sizeof(*member));
   if (member == NULL) {
-    discard(error);
+    tffi_discard(error);
     return NULL;
   }
   member->info.id = id;
@@ -189,16 +182,16 @@ void tffi_trace_end(tffi_trace *member, struct TRITONSERVER_InferenceTrace *nati
   const char *context = NULL;
   const char *model_name = NULL;
   const char *request_id = NULL;
-  discard(TRITONSERVER_InferenceTraceContext(native, &context));
+  tffi_discard(TRITONSERVER_InferenceTraceContext(native, &context));
   info->context = keep_text(member->family, context);
   if (member->stage == TRACE_GIVEN) {
-    discard(TRITONSERVER_InferenceTraceModelName(native, &model_name));
-    discard(TRITONSERVER_InferenceTraceRequestId(native, &request_id));
-    discard(TRITONSERVER_InferenceTraceModelVersion(native, &info->model_version));
+    tffi_discard(TRITONSERVER_InferenceTraceModelName(native, &model_name));
+    tffi_discard(TRITONSERVER_InferenceTraceRequestId(native, &request_id));
+    tffi_discard(TRITONSERVER_InferenceTraceModelVersion(native, &info->model_version));
     info->model_name = keep_text(member->family, model_name);
     info->request_id = keep_text(member->family, request_id);
   }
-  discard(TRITONSERVER_InferenceTraceDelete(native));
+  tffi_discard(TRITONSERVER_InferenceTraceDelete(native));
   member->native = NULL;
   member->stage = TRACE_OVER;
   for (tffi_trace *above = member; above != NULL; above = above->parent) {
@@ -340,7 +333,7 @@ void tffi_trace_release_fn(struct TRITONSERVER_InferenceTrace *trace, void *user
   if (member == NULL) {
     /* A child that did nothing. */
     pthread_mutex_unlock(&in->lock);
-    discard(TRITONSERVER_InferenceTraceDelete(trace));
+    tffi_discard(TRITONSERVER_InferenceTraceDelete(trace));
     return;
   }
   tffi_trace_end(member, trace);

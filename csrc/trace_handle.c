@@ -6,13 +6,6 @@
 
 #include "trace.h"
 
-static void discard(struct TRITONSERVER_Error *error)
-{
-  if (error != NULL) {
-    TRITONSERVER_ErrorDelete(error);
-  }
-}
-
 static struct TRITONSERVER_Error *no_memory(void)
 {
   return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for one more trace");
@@ -52,7 +45,7 @@ struct TRITONSERVER_Error *tffi_trace_new(uint32_t level, uint64_t parent_id, ui
   if (error == NULL) {
     *trace = tffi_trace_add(in, native, TRACE_MADE);
     if (*trace == NULL) {
-      discard(TRITONSERVER_InferenceTraceDelete(native));
+      tffi_discard(TRITONSERVER_InferenceTraceDelete(native));
       error = no_memory();
     }
   }
@@ -82,7 +75,7 @@ struct TRITONSERVER_Error *tffi_trace_spawn(tffi_trace *parent, tffi_trace **chi
   if (error == NULL) {
     *child = tffi_trace_add(in, native, TRACE_MADE);
     if (*child == NULL) {
-      discard(TRITONSERVER_InferenceTraceDelete(native));
+      tffi_discard(TRITONSERVER_InferenceTraceDelete(native));
       error = no_memory();
     } else {
       in->references += 1; /* Python's */

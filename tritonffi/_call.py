@@ -151,13 +151,6 @@ def out_bool(function: CFunction, *arguments: CData, context: str = "") -> bool:
     return bool(out_int("bool", function, *arguments, context=context))
 
 
-def out_text(function: CFunction, *arguments: CData, context: str = "") -> str:
-    """Call a function whose last parameter points at a string to fill in, and copy it."""
-    slot = ffi.new("const char **")
-    check(function(*arguments, slot), context)
-    return string(slot[0])
-
-
 def json_of(function: CFunction, *arguments: CData, context: str = "") -> JSON:
     """Call a function whose last parameter points at a message to fill in, and read its JSON."""
     message = ffi.new("struct TRITONSERVER_Message **")
