@@ -30,21 +30,31 @@ def test_a_long_run_of_each_kind_of_inference_leaves_nothing(library):
 
     A million of each kind is `python -m benchmarks soak`.
     """
-    goals = [goal for goal in soak(COUNT).goals if not goal.text.endswith(" ms")]
-    assert len(goals) == 20
-    assert [goal for goal in goals if not goal.is_met] == []
+    run_alone(library, "soak")
 
 
 def test_servers_can_be_started_again_and_again(library, tmp_path, backend_directory):
-    """In a process of their own: stopped servers are deleted where no other one runs."""
+    """Stopped servers are deleted where no other one runs."""
+    run_alone(library, "restart", tmp_path, backend_directory)
+
+
+def run_alone(library, *arguments):
+    """Run a part of this file in a process of its own, where nothing else comes and goes."""
     done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path), str(backend_directory)],
+        [sys.executable, __file__, *map(str, arguments)],
         env=os.environ | {"TRITONFFI_LIBRARY": str(library.path)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def soak_long() -> None:
+    """Run so many of each kind, and look at what is held."""
+    goals = [goal for goal in soak(COUNT).goals if not goal.text.endswith(" ms")]
+    assert len(goals) == 20
+    assert [goal for goal in goals if not goal.is_met] == []
 
 
 def restart_often(folder: Path, backend_directory: str) -> None:
@@ -82,4 +92,7 @@ def restart_often(folder: Path, backend_directory: str) -> None:
 
 
 if __name__ == "__main__":
-    restart_often(Path(sys.argv[1]), sys.argv[2])
+    if sys.argv[1] == "soak":
+        soak_long()
+    else:
+        restart_often(Path(sys.argv[2]), sys.argv[3])
