@@ -16,7 +16,7 @@ import tracemalloc
 import uuid
 from contextlib import closing, suppress
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 import _backend
@@ -29,7 +29,7 @@ from benchmarks.memory import MB, resident
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks._common import Options
 
@@ -39,6 +39,7 @@ PARTS = 10
 IN_FLIGHT = 32
 RESPONSES = 2
 TRACED = 2_000
+SETTLE_SECONDS = 10.0
 FP32 = ("FP32", [-1])
 
 
@@ -72,6 +73,14 @@ def soak(count: int) -> Outcome:
     return outcome
 
 
+def growth(values: Sequence[float]) -> float:
+    """By how much a figure grew over a run of so many parts, without what grew in a few of them.
+
+    What leaks grows in most parts; a heap or a table takes a step now and then.
+    """
+    return float(np.median(np.diff(values))) * len(values)
+
+
 def _measure(kinds: Mapping[str, Callable[[int], None]], count: int) -> list[Series]:
     session = uuid.uuid4().hex
     series = []
@@ -89,17 +98,29 @@ def _measure(kinds: Mapping[str, Callable[[int], None]], count: int) -> list[Ser
 def _held() -> dict[str, float]:
     """What this process has: the figures that are to stay."""
     gc.collect()
-    counters = ffi.new("tffi_counters *")
-    lib.tffi_counters_read(counters)
     return {
+        **_settled(),
         "resident_mb": resident() / MB,
         "threads": len(list(Path("/proc/self/task").iterdir())),
         "python_threads": threading.active_count(),
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
-        "buffers": counters.buffers,
-        "in_flight": counters.inferences + counters.completions + counters.batches,
-        "queues": counters.queues,
     }
+
+
+def _settled() -> dict[str, float]:
+    """What C counts once Triton has let go of all that is answered, or when it had time enough.
+
+    What a cancelled inference or a function's batch was made of goes after its answer has come.
+    """
+    counters = ffi.new("tffi_counters *")
+    end = perf_counter() + SETTLE_SECONDS
+    while True:
+        lib.tffi_counters_read(counters)
+        in_flight = counters.inferences + counters.completions + counters.batches
+        if in_flight == 0 or perf_counter() > end:
+            break
+        sleep(0.001)
+    return {"buffers": counters.buffers, "in_flight": in_flight, "queues": counters.queues}
 
 
 def _traced(work: Callable[[int], None]) -> float:
@@ -122,7 +143,7 @@ def _goals(
     goals = []
     for name in traced:
         own = [one for one in series if one.contender == name]
-        grown = own[-1].median("resident_mb") - own[0].median("resident_mb")
+        grown = growth([one.median("resident_mb") for one in own])
         goals.append(Goal(f"{name}: growth over {count:,} inferences, MB", grown, 1.0))
         goals.append(Goal(f"{name}: growth of what Python allocated, KB", traced[name], 16.0))
     for figure in ("threads", "python_threads", "descriptors", "buffers", "in_flight", "queues"):
