@@ -126,6 +126,7 @@ def import_table(functions: list[Function]) -> str:
     names = [f.name for f in functions]
     parts = [
         '#include "imports.h"',
+        '#include "internal.h"',
         f"enum {{ {', '.join(f'AT_{name}' for name in names)}, TABLE_SIZE }};",
         "const uint32_t tffi_import_count = TABLE_SIZE;",
         f"const char *const tffi_import_names[] = {{ {', '.join(map(quoted, names))} }};",
@@ -193,6 +194,18 @@ UNLOADED = {
     "TRITONSERVER_ErrorDelete": "return;",
 }
 
+# What may change the models of a server: requests that wait to serve again are let go around it.
+CHANGES = {
+    "TRITONSERVER_ServerNew",
+    "TRITONSERVER_ServerDelete",
+    "TRITONSERVER_ServerStop",
+    "TRITONSERVER_ServerLoadModel",
+    "TRITONSERVER_ServerLoadModelWithParameters",
+    "TRITONSERVER_ServerPollModelRepository",
+    "TRITONSERVER_ServerUnloadModel",
+    "TRITONSERVER_ServerUnloadModelAndDependents",
+}
+
 
 def missing(function: Function) -> str:
     """The answer that stands in the table until a library gives the function itself."""
@@ -209,16 +222,21 @@ def missing(function: Function) -> str:
 
 
 def trampoline(function: Function) -> str:
-    """The function itself: hidden, whatever the header in use says, and one jump long."""
+    """The function itself: hidden, whatever the header in use says, and most are one jump long."""
     known = UNLOADED.get(function.name)
     first = f"if (is_unloaded(error)) {{ {known} }} " if known else ""
     back = "" if function.returns == "void" else "return "
     kind = f"{function.returns} (*)({function.parameters})"
     entry = f"__atomic_load_n(&table[AT_{function.name}], __ATOMIC_RELAXED)"
+    jump = f"(({kind}){entry})({function.arguments});"
+    if function.name in CHANGES:
+        body = f"tffi_spares_forbid(); {ERROR}error = {jump} tffi_spares_allow(); return error;"
+    else:
+        body = f"{first}{back}{jump}"
     return (
         f'__attribute__((visibility("hidden"))) {function.returns} '
         f"{function.name}({function.parameters})\n"
-        f"{{ {first}{back}(({kind}){entry})({function.arguments}); }}"
+        f"{{ {body} }}"
     )
 
 

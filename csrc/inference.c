@@ -21,6 +21,11 @@ static void finish_if_last(tffi_slot *slot)
   slot->final = NULL;
   free(slot->wanted);
   slot->wanted = NULL;
+  if (slot->spares != NULL) {
+    tffi_spares_put(slot->spares, slot->released, slot->taken);
+    slot->spares = NULL;
+    slot->released = NULL;
+  }
   final->done = true;
   tffi_linger_closed();
   if (__atomic_load_n(&slot->lost, __ATOMIC_RELAXED)) {
@@ -103,7 +108,8 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
 /*
  * Thread: any of Triton's, or the submitting one; before or after the final response.
  * Must not: wait for anything but the short lock shared with cancel, touch Python.
- * Takes and gives: takes the request back and deletes it; from then on Triton does not read the input memory.
+ * Takes and gives: takes the request back and deletes it, if it is not to serve again; from then on Triton does not
+ * read the input memory.
  */
 static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
 {
@@ -113,9 +119,14 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
   tffi_slot *slot = userp;
   pthread_mutex_lock(&slot->request_lock);
   slot->request = NULL;
+  const bool cancelled = slot->cancelled;
   pthread_mutex_unlock(&slot->request_lock);
   tffi_slot_lend_no_more(slot);
-  tffi_discard(TRITONSERVER_InferenceRequestDelete(request));
+  if (slot->spares != NULL && !cancelled) {
+    slot->released = request;
+  } else {
+    tffi_discard(TRITONSERVER_InferenceRequestDelete(request));
+  }
   finish_if_last(slot);
 }
 
@@ -162,6 +173,19 @@ static bool is_worth_lending(const tffi_request *request)
   return large;
 }
 
+/* The C request as it is described, new or used before. After an error there may be one all the same, to be deleted. */
+static struct TRITONSERVER_Error *make_request(struct TRITONSERVER_Server *server, const tffi_request *request,
+                                               struct TRITONSERVER_InferenceRequest **irequest, uint64_t *taken)
+{
+  *irequest = request->spares == NULL ? NULL : tffi_spares_take(request->spares, taken);
+  if (*irequest != NULL) {
+    return tffi_request_refill(*irequest, request);
+  }
+  struct TRITONSERVER_Error *error =
+      TRITONSERVER_InferenceRequestNew(irequest, server, request->model_name, request->model_version);
+  return error == NULL ? tffi_request_describe(*irequest, request) : error;
+}
+
 /* Makes the C request and hands it to Triton; after an error nothing is held. */
 static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, const tffi_request *request,
                                          tffi_queue *queue, uint64_t key, uint64_t *token)
@@ -169,17 +193,15 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   struct TRITONSERVER_InferenceRequest *irequest = NULL;
   struct TRITONSERVER_ResponseAllocator *allocator = NULL;
   struct TRITONSERVER_InferenceTrace *trace = NULL;
+  uint64_t taken = 0;
+  tffi_slot *slot = NULL;
+  tffi_wanted *wanted = NULL;
   *token = 0;
   struct TRITONSERVER_Error *error = tffi_allocator(&allocator);
-  if (error == NULL) {
-    error = TRITONSERVER_InferenceRequestNew(&irequest, server, request->model_name, request->model_version);
-  }
   if (error != NULL) {
     return error;
   }
-  error = tffi_request_describe(irequest, request);
-  tffi_slot *slot = NULL;
-  tffi_wanted *wanted = NULL;
+  error = make_request(server, request, &irequest, &taken);
   if (error == NULL && !tffi_wanted_new(request, &wanted)) {
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for what is wanted of the outputs");
   }
@@ -195,6 +217,8 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   if (slot != NULL) {
     slot->max_pending = request->max_pending;
     slot->wanted = wanted;
+    slot->spares = request->spares;
+    slot->taken = taken;
     if (is_worth_lending(request)) {
       tffi_slot_lend(slot, irequest);
     }
@@ -203,11 +227,17 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
       return NULL;
     }
     slot->wanted = NULL;
+    slot->spares = NULL;
     tffi_slot_lend_no_more(slot);
     tffi_slot_give_back(slot);
   }
   free(wanted);
-  tffi_discard(TRITONSERVER_InferenceRequestDelete(irequest));
+  if (irequest != NULL) {
+    tffi_discard(TRITONSERVER_InferenceRequestDelete(irequest));
+  }
+  if (request->spares != NULL) {
+    tffi_spares_put(request->spares, NULL, taken);
+  }
   if (trace != NULL) {
     tffi_trace_refused(request->trace);
   }

@@ -94,6 +94,20 @@ size_t tffi_wanted_classes(const tffi_wanted *wanted, const int64_t *shape, uint
 /* request.c: fills the C request from the description; after an error the caller deletes it. */
 struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from);
 
+/* request.c: gives a request that has served the data of another; after an error the caller deletes it. */
+struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from);
+
+/*
+ * spare.c: for one more inference, which holds the spares until tffi_spares_put. A request that waits, or NULL: then the
+ * caller makes one, after this call. `time` is when.
+ */
+struct TRITONSERVER_InferenceRequest *tffi_spares_take(tffi_spares *spares, uint64_t *time);
+/* The inference is over. Its request, if it may serve again: it waits, or is deleted. */
+void tffi_spares_put(tffi_spares *spares, struct TRITONSERVER_InferenceRequest *request, uint64_t time);
+/* Around a call that may change the models of a server: build_ffi.py has the list. */
+void tffi_spares_forbid(void);
+void tffi_spares_allow(void);
+
 /*
  * slot.c, queue.c: an inference in flight. The memory of a slot is never given back, so that a stale token may be
  * looked at: it finds a slot whose token differs. Everything below `queue` is under the queue's lock, but for what says so.
@@ -124,6 +138,10 @@ typedef struct tffi_slot {
 
   const void *lent_as;         /* the request that may lend; NULL: none. In slot.c's table, under its lock, as the next */
   struct tffi_slot *lent_next;
+
+  tffi_spares *spares;                           /* of the request; NULL: none */
+  struct TRITONSERVER_InferenceRequest *released; /* may serve again: kept until the final response was seen */
+  uint64_t taken;                                /* the time of tffi_spares_take */
 
   tffi_wanted *wanted; /* NULL: nothing; freed when final response and release were seen */
 

@@ -65,6 +65,12 @@ static struct TRITONSERVER_Error *append_piece(struct TRITONSERVER_InferenceRequ
                                                       piece->memory_type_id);
 }
 
+static struct TRITONSERVER_Error *append_data(struct TRITONSERVER_InferenceRequest *to, const tffi_tensor *input)
+{
+  return TRITONSERVER_InferenceRequestAppendInputData(to, input->name, input->data, input->byte_size,
+                                                      input->memory_type, input->memory_type_id);
+}
+
 static struct TRITONSERVER_Error *add_input(struct TRITONSERVER_InferenceRequest *to, const tffi_tensor *input)
 {
   struct TRITONSERVER_Error *error =
@@ -72,8 +78,7 @@ static struct TRITONSERVER_Error *add_input(struct TRITONSERVER_InferenceRequest
           ? TRITONSERVER_InferenceRequestAddRawInput(to, input->name)
           : TRITONSERVER_InferenceRequestAddInput(to, input->name, input->datatype, input->shape, input->dim_count);
   if (error == NULL && input->byte_size > 0) {
-    error = TRITONSERVER_InferenceRequestAppendInputData(to, input->name, input->data, input->byte_size,
-                                                         input->memory_type, input->memory_type_id);
+    error = append_data(to, input);
   }
   return error;
 }
@@ -110,6 +115,21 @@ struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRe
   }
   for (uint32_t i = 0; i < from->parameter_count && error == NULL; i++) {
     error = add_parameter(to, &from->parameters[i]);
+  }
+  return error;
+}
+
+struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from)
+{
+  struct TRITONSERVER_Error *error = NULL;
+  for (uint32_t i = 0; i < from->input_count && error == NULL; i++) {
+    const tffi_tensor *input = &from->inputs[i];
+    if (input->byte_size > 0) {
+      error = TRITONSERVER_InferenceRequestRemoveAllInputData(to, input->name);
+      if (error == NULL) {
+        error = append_data(to, input);
+      }
+    }
   }
   return error;
 }

@@ -45,6 +45,7 @@ typedef struct {
   uint64_t functions;    /* function models that Python or Triton holds */
   uint64_t batches;      /* batches of function models that Python or Triton holds */
   uint64_t traces;       /* traces, their children too, that Python or Triton holds */
+  uint64_t spares;       /* requests of Triton's that wait to serve again */
 } tffi_counters;
 
 void tffi_counters_read(tffi_counters *counters);
@@ -216,6 +217,24 @@ typedef struct {
 typedef struct tffi_trace tffi_trace;
 
 /*
+ * spare.c: requests of Triton's for inferences that differ in nothing but the addresses of their inputs. One that has
+ * served waits here for the next. It holds on to its model, so all of them are let go when a function of Triton's is
+ * called through this extension that changes models or ends a server, and while such a call lasts none is kept. Where
+ * Triton's python backend is loaded none is kept at all: its models may change others unseen.
+ *
+ * Not for models whose schedulers leave their mark on a request: ensembles, those with sequences, and those with answers
+ * out of the response cache. The data of an input must need no look at it, as that of BYTES does.
+ */
+typedef struct tffi_spares tffi_spares;
+
+/* Makes them where *spares is; NULL: no memory. */
+void tffi_spares_new(tffi_spares **spares);
+/* Lets go of them: of what waits now, and of what is in flight when it is over. */
+void tffi_spares_release(tffi_spares **spares);
+/* What follows differs in more than addresses from what was before: that is let go. */
+void tffi_spares_change(tffi_spares *spares);
+
+/*
  * What an inference asks for. All pointers are borrowed: names, shapes and texts for the call, input data and the
  * memory of `out` until the completion that says `done`.
  *
@@ -236,6 +255,7 @@ typedef struct {
   const tffi_tensor *out; /* name, data, byte_size and memory type of outputs into the caller's memory */
   const char *const *labelled; /* names of the outputs whose class labels are wanted */
   const tffi_parameter *parameters;
+  tffi_spares *spares; /* may serve and are served; NULL: the request is for this inference alone */
   tffi_trace *trace; /* NULL: none. Triton's from the submission on, unless that fails before it is looked at */
   uint32_t input_count;
   uint32_t piece_count;

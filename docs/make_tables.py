@@ -93,6 +93,7 @@ PART_OF = {
     "InferenceRequestAppendInputDataWithBufferAttributes": "`Request.inputs`: memory of a GPU",
     "InferenceRequestNew": "`Request`",
     "InferenceRequestDelete": "`Request`",
+    "InferenceRequestRemoveAllInputData": "`Request`",
     "InferenceRequestSetReleaseCallback": "`Inference`",
     "InferenceRequestSetResponseCallback": "`Inference`",
     "InferenceRequestSetId": "`Request.request_id`",

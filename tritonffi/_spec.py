@@ -58,6 +58,8 @@ class ModelSpec:
         is_decoupled: Whether a request may have any number of responses.
         correlation_id_type: As which data type the model takes the id of a sequence; None: as none.
         is_cached: Whether Triton may answer in the model's place what it has answered before.
+        leaves_marks: Whether the model's scheduler leaves marks on a request, so that it cannot
+            serve again.
     """
 
     name: str
@@ -67,6 +69,7 @@ class ModelSpec:
     is_decoupled: bool
     correlation_id_type: str | None = None
     is_cached: bool = False
+    leaves_marks: bool = False
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
     )
@@ -89,6 +92,10 @@ class ModelSpec:
             is_decoupled=bool(policy.get("decoupled", False)),
             correlation_id_type=_correlation_id_type(config),
             is_cached=bool(cache.get("enable", False)),
+            leaves_marks=any(
+                config.get(key)
+                for key in ("ensemble_scheduling", "sequence_batching", "response_cache")
+            ),
         )
 
     def only_input(self) -> str:

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tritonffi._bytes import format_shape
 from tritonffi._call import encode, encode_name, take_error
 from tritonffi._enums import DataType, RequestFlag
 from tritonffi._errors import InvalidArgumentError
-from tritonffi._input import pieces_of
 from tritonffi._native import ffi, lib
 from tritonffi._output import Wanted
+from tritonffi._place import Place
 from tritonffi._request import parameter_entries
 from tritonffi._submission import Submission
-from tritonffi._tensor import PLAIN, element_type, to_tensor
+from tritonffi._tensor import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,96 +50,6 @@ class Submitter(Protocol):
         ...
 
 
-class Place:
-    """One input of a template.
-
-    Attributes:
-        name: Of the input.
-        tensor: Its ``tffi_tensor *``.
-        storage: The dtype of arrays that are taken as they are; None: there is none.
-        shape: That is written now.
-        alike: The shape of which an array can be taken with nothing written but its address; None:
-            what was written last was no such array.
-    """
-
-    __slots__ = (
-        "_dims",
-        "_what",
-        "alike",
-        "datatype",
-        "name",
-        "shape",
-        "spec",
-        "storage",
-        "tensor",
-    )
-
-    def __init__(self, spec: ModelSpec, name: str, tensor: CData) -> None:
-        row = element_type(spec.inputs[name].datatype)
-        self.name = name
-        self.spec = spec.inputs[name]
-        self.tensor = tensor
-        self.storage = row.storage
-        self.datatype = row.name
-        self.shape: tuple[int, ...] = ()
-        self.alike: tuple[int, ...] | None = None
-        self._what = f"model {spec.name!r}, input {name!r}"
-        self._dims: object = None
-        tensor.datatype = int(row.datatype)
-        tensor.memory_type = lib.TRITONSERVER_MEMORY_CPU
-
-    def write(self, value: object) -> CData:
-        """Write a value of any kind that makes one tensor; returns what keeps its memory."""
-        pointer, shape, size = to_tensor(value, self.datatype, self._what)
-        self.tensor.data = pointer
-        self.tensor.byte_size = size
-        self._write_shape(shape)
-        self.alike = None if self.storage is None else shape
-        return pointer
-
-    def take_apart(self, value: object, *, batching: bool) -> Pieces | None:
-        """Write the shape of a value that comes in pieces; None: it is not such a value."""
-        pieces = pieces_of(value, self.spec, self._what, batching=batching)
-        if pieces is not None:
-            self.tensor.data = ffi.NULL
-            self.tensor.byte_size = 0
-            self._write_shape(pieces.shape)
-            self.alike = None
-        return pieces
-
-    def _write_shape(self, shape: tuple[int, ...]) -> None:
-        if shape != self.shape or self._dims is None:
-            self._dims = self.tensor.shape = ffi.new("int64_t[]", shape or (0,))
-            self.tensor.dim_count = len(shape)
-            self.shape = shape
-
-    def takes(self, value: object) -> bool:
-        """Return whether a value is an array just like the last one, and can be read as it is."""
-        return (
-            type(value) is _ndarray
-            and value.dtype is self.storage
-            and value.flags.num & PLAIN == PLAIN
-            and value.shape == self.alike
-        )
-
-    def unlike(self, value: object) -> InvalidArgumentError | TypeError:
-        """Return what is wrong with a value that is to be just like the last array."""
-        expected = f"{self.datatype}{list(self.shape)} in C order"
-        if type(value) is not _ndarray:
-            return TypeError(
-                f"{self._what}: a prepared call takes numpy arrays, here {expected}, not "
-                f"{type(value).__name__}"
-            )
-        if value.dtype == self.storage and value.shape == self.shape:
-            return InvalidArgumentError(
-                f"{self._what}: the call was prepared for {expected}, and this array is not"
-            )
-        return InvalidArgumentError(
-            f"{self._what}: the call was prepared for {expected}, not for an array of "
-            f"{value.dtype} of shape {format_shape(value.shape)}"
-        )
-
-
 class Template:
     """The C structs of requests with the same input names to one model.
 
@@ -155,10 +64,12 @@ class Template:
     """
 
     __slots__ = (
+        "_are_alike",
         "_error",
         "_extra",
         "_keep",
         "_max_pending",
+        "_spares",
         "_spec",
         "_special",
         "_submission",
@@ -188,7 +99,10 @@ class Template:
         self.native.model_version = version
         self.native.inputs = self._tensors
         self.native.input_count = len(names)
+        # Triton's requests serve again from the second one on that is alike.
+        self._spares = ffi.gc(ffi.new("tffi_spares **"), lib.tffi_spares_release)
         self.native.lending = True  # its inference stands in its queue's table, with the pins
+        self._are_alike = False
         self._max_pending = 0
         # What lives from `describe` to `clear`, for requests that say more than their inputs.
         self._usual = _CACHED if spec.is_cached else None
@@ -215,7 +129,10 @@ class Template:
         pins = self.alike(inputs)
         special: list[tuple[Place, Pieces]] = []
         if pins is None:
+            self._change()
             pins = self._write(inputs, special)
+        elif not self._are_alike:
+            self.spare()
         if request is not None:
             self._extra = self._set_extra(request)
         if special:
@@ -243,6 +160,22 @@ class Template:
             place.tensor.data = pointer = _from_buffer(value)
             pins.append(pointer)
         return pins
+
+    def spare(self) -> None:
+        """Have Triton's requests serve again, as long as all are alike."""
+        self._are_alike = True
+        if self._spec.leaves_marks:
+            return
+        if not self._spares[0]:
+            lib.tffi_spares_new(self._spares)
+        self.native.spares = self._spares[0]
+
+    def _change(self) -> None:
+        """Let go of requests that are not like those to come."""
+        self._are_alike = False
+        self.native.spares = ffi.NULL
+        if self._spares[0]:
+            lib.tffi_spares_change(self._spares[0])
 
     def unlike(self, inputs: Mapping[str, object]) -> Exception:
         """Return why inputs are not like the last ones."""
@@ -367,9 +300,10 @@ class Template:
         return are_started
 
     def keep(self) -> None:
-        """Have what was described last go with every request from now on."""
+        """Have what was described last go with every request from now on, which are alike."""
         self._keep.append(self._extra)
         self._extra = None
+        self.spare()
 
     def clear(self) -> None:
         """Forget what the last request said beside its inputs."""
@@ -419,6 +353,7 @@ class Template:
         native = self.native
         spec = self._spec
         keep: list[object] = []
+        native.spares = ffi.NULL
 
         def text(value: str, what: str) -> CData:
             copy = ffi.new("char[]", encode(value, what))
@@ -465,6 +400,7 @@ class Template:
     def _clear_extra(self) -> None:
         native = self.native
         native.request_id = native.correlation_text = native.trace = ffi.NULL
+        self._are_alike = False  # until the next that says no more than its inputs
         native.correlation_id = native.priority = native.timeout_us = native.flags = 0
         native.output_count = native.parameter_count = 0
         native.out_count = native.labelled_count = 0
