@@ -30,7 +30,7 @@ LINE = 100
 SHORTEST = 3  # letters of a word that says something
 RAW = "for `tritonffi.capi`: "
 NAMES = "the enumeration has the name, of every value: "
-MADE_NEW = RAW + "a request is made new for every inference"
+MADE_NEW = RAW + "a request that differs in more than addresses is made new"
 KNOWN = RAW + "`Request` knows what it was made with"
 
 #: Functions without a caller in tritonffi/ and csrc/, and why. A test or an example calls each.
@@ -53,7 +53,6 @@ NOT_CALLED = {
     "TRITONSERVER_ResponseAllocatorDelete": RAW + "ours lives as long as the process",
     "TRITONSERVER_InferenceRequestRemoveInput": MADE_NEW,
     "TRITONSERVER_InferenceRequestRemoveAllInputs": MADE_NEW,
-    "TRITONSERVER_InferenceRequestRemoveAllInputData": MADE_NEW,
     "TRITONSERVER_InferenceRequestRemoveRequestedOutput": MADE_NEW,
     "TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs": MADE_NEW,
     "TRITONSERVER_InferenceRequestId": KNOWN,
