@@ -160,8 +160,10 @@ def build_c_loop(place: Workplace) -> Path:
 
 
 @contextmanager
-def c_loop(place: Workplace) -> Iterator[Child]:
-    """Compiles and starts the C loop."""
-    command = [build_c_loop(place), place.repository, place.backends]
+def c_loop(place: Workplace, *, keep: bool = False) -> Iterator[Child]:
+    """Compiles and starts the C loop; c_loop.c says what it keeps."""
+    command: list[str | Path] = [build_c_loop(place), place.repository, place.backends]
+    if keep:
+        command.append("keep")
     with child(command, neighbours(place)) as loop:
         yield loop

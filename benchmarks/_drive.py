@@ -97,6 +97,15 @@ def mapped(server: Server, load: Load) -> Round:
     return summary((perf_counter_ns() - begin) / 1e3, times)
 
 
+def several(server: Server, load: Load) -> Round:
+    """One after the other by `infer`, several by `map`, and how many requests a batch had."""
+    (model,) = _models(server, load)
+    before = model.statistics()
+    figures = (infer if load.in_flight == 1 else mapped)(server, load)
+    done = model.statistics() - before
+    return {**figures, "requests a call": done.inference_count / done.execution_count}
+
+
 def threads(server: Server, load: Load) -> Round:
     """Threads that each do one inference after the other."""
     (model,) = _models(server, load)

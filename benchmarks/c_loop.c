@@ -3,7 +3,7 @@
 /*
  * What tritonffi is measured against: the same inferences over the same C API, in nothing but C.
  *
- *   c_loop MODEL_REPOSITORY BACKEND_DIRECTORY
+ *   c_loop MODEL_REPOSITORY BACKEND_DIRECTORY [keep]
  *
  * Starts a server and prints {"start_ms": ...}. Then each line on stdin is a round:
  *
@@ -15,8 +15,10 @@
  * the tensors have a batch axis of one. The answer is one line of JSON with microseconds per
  * inference. The end of stdin ends the server, and {"stop_ms": ...} is the last line.
  *
- * The rules are those that tritonffi has to keep: a new request for each inference, over when both
- * the final response and the release were seen; buffers on page boundaries; output memory pooled.
+ * The rules are those that tritonffi has to keep: an inference is over when both the final response
+ * and the release were seen; buffers on page boundaries; output memory pooled. Each inference has a
+ * new request, as in the servers that come with Triton; with "keep" each slot has one, that is
+ * filled again and again.
  */
 
 #define _GNU_SOURCE
@@ -55,6 +57,7 @@ struct slot {
   const char *failure; /* the first thing that went wrong */
   pthread_cond_t arrived;
   double start;
+  struct TRITONSERVER_InferenceRequest *kept; /* NULL: it has none; the caller's between two inferences */
 };
 
 /* The part of a round that one thread does. */
@@ -69,6 +72,7 @@ struct part {
 static struct TRITONSERVER_Server *server;
 static struct TRITONSERVER_ResponseAllocator *allocator;
 static char input_names[MAX_INPUTS][NAME_SIZE];
+static bool keeping;
 static struct round now; /* the round that is being done; written between rounds only */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -199,17 +203,33 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
     count_down(slot);
 }
 
-/* Runs on Triton's threads. Must not wait for anything but the short lock. Takes the request. */
+/*
+ * Runs on Triton's threads. Must not wait for anything but the short lock. Takes the request, which
+ * is the slot's or nobody's from then on.
+ */
 static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, uint32_t flags,
                                void *userp)
 {
   (void)flags;
-  check(TRITONSERVER_InferenceRequestDelete(request));
-  count_down(userp);
+  struct slot *slot = userp;
+  if (keeping)
+    slot->kept = request;
+  else
+    check(TRITONSERVER_InferenceRequestDelete(request));
+  count_down(slot);
 }
 
-/* Submits the inference of this number in the part of a thread. */
-static void submit(struct slot *slot, size_t number)
+static void drop_kept(void)
+{
+  for (size_t i = 0; i < MAX_IN_FLIGHT; i++) {
+    if (slots[i].kept != NULL)
+      check(TRITONSERVER_InferenceRequestDelete(slots[i].kept));
+    slots[i].kept = NULL;
+  }
+}
+
+/* A new request, for the inference of this number in the part of a thread. */
+static struct TRITONSERVER_InferenceRequest *make_request(struct slot *slot, size_t number)
 {
   struct TRITONSERVER_InferenceRequest *request = NULL;
   const int64_t shape[] = {1, (int64_t)(now.byte_size / sizeof(float))};
@@ -220,19 +240,33 @@ static void submit(struct slot *slot, size_t number)
     snprintf(numbered, sizeof numbered, "%s%zu", now.model, number % now.models);
     model = numbered;
   }
-  slot->pending = 2;
-  slot->failure = NULL;
   check(TRITONSERVER_InferenceRequestNew(&request, server, model, -1));
   for (size_t i = 0; i < now.inputs; i++) {
-    const char *name = input_names[i];
-    check(TRITONSERVER_InferenceRequestAddInput(request, name, TRITONSERVER_TYPE_FP32,
+    check(TRITONSERVER_InferenceRequestAddInput(request, input_names[i], TRITONSERVER_TYPE_FP32,
                                                 shape + 2 - axes, axes));
-    check(TRITONSERVER_InferenceRequestAppendInputData(request, name, slot->input[i], now.byte_size,
-                                                       TRITONSERVER_MEMORY_CPU, 0));
   }
   check(TRITONSERVER_InferenceRequestSetReleaseCallback(request, request_release_fn, slot));
   check(TRITONSERVER_InferenceRequestSetResponseCallback(request, allocator, slot,
                                                          response_complete_fn, slot));
+  return request;
+}
+
+static void submit(struct slot *slot, size_t number)
+{
+  struct TRITONSERVER_InferenceRequest *request = slot->kept;
+  slot->kept = NULL;
+  slot->pending = 2;
+  slot->failure = NULL;
+  const bool is_used = request != NULL;
+  if (!is_used)
+    request = make_request(slot, number);
+  for (size_t i = 0; i < now.inputs; i++) {
+    const char *name = input_names[i];
+    if (is_used)
+      check(TRITONSERVER_InferenceRequestRemoveAllInputData(request, name));
+    check(TRITONSERVER_InferenceRequestAppendInputData(request, name, slot->input[i], now.byte_size,
+                                                       TRITONSERVER_MEMORY_CPU, 0));
+  }
   check(TRITONSERVER_ServerInferAsync(server, request, NULL));
 }
 
@@ -263,6 +297,7 @@ static int by_value(const void *left, const void *right)
 /* Makes the memory of the round, before its time begins. */
 static void prepare(const struct round *round)
 {
+  drop_kept();
   if (round->byte_size != now.byte_size || round->inputs != now.inputs) {
     while (pooled > 0)
       free(pool[--pooled]);
@@ -353,17 +388,18 @@ static void start(const char *repository, const char *backends)
 static bool is_possible(const struct round *round)
 {
   return round->inputs >= 1 && round->inputs <= MAX_INPUTS && round->byte_size >= 1 &&
-         round->threads >= 1 && round->in_flight >= round->threads &&
+         (round->models == 0 || !keeping) && round->threads >= 1 && round->in_flight >= round->threads &&
          round->in_flight <= MAX_IN_FLIGHT && round->in_flight % round->threads == 0 &&
          round->count >= round->threads;
 }
 
 int main(int argc, char **argv)
 {
-  if (argc != 3) {
-    fprintf(stderr, "usage: c_loop MODEL_REPOSITORY BACKEND_DIRECTORY\n");
+  if (argc < 3 || argc > 4 || (argc == 4 && strcmp(argv[3], "keep") != 0)) {
+    fprintf(stderr, "usage: c_loop MODEL_REPOSITORY BACKEND_DIRECTORY [keep]\n");
     return 2;
   }
+  keeping = argc == 4;
   for (size_t i = 0; i < MAX_INPUTS; i++)
     snprintf(input_names[i], NAME_SIZE, "INPUT%zu", i);
   for (size_t i = 0; i < MAX_IN_FLIGHT; i++)
@@ -382,6 +418,7 @@ int main(int argc, char **argv)
     run_round(&round);
   }
   begin = now_us();
+  drop_kept();
   check(TRITONSERVER_ServerDelete(server));
   printf("{\"stop_ms\": %.3f}\n", (now_us() - begin) / 1e3);
   return 0;

@@ -2,16 +2,18 @@
 """
 A Python function as a model, behind the dynamic batcher: here, and the way others serve it.
 
-Triton's python backend runs it in a process of its own, for the same client and in the same server
-as our function model. pytriton has server, function and clients in processes of their own; its
-client is tritonclient's gRPC, so what is measured there is what its users have.
+Triton's python backend runs it in a process of its own, for a server and a client that are ours as
+well. pytriton has server, function and clients in processes of their own; its client is
+tritonclient's gRPC, so what is measured there is what its users have.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import tritonffi
@@ -21,12 +23,10 @@ from benchmarks._load import Load
 from benchmarks._measure import ContenderError, Goal, Outcome, Plot, entries, interleave, ratio
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from benchmarks._common import Options, Workplace
+    from benchmarks._common import Options
     from benchmarks._measure import Round, Run
 
     Array = NDArray[np.float32]
@@ -37,29 +37,6 @@ BASE, OURS, PYTRITON = "python backend", "tritonffi function", "pytriton"
 PYTRITON_PYTHON = "TRITONFFI_BENCH_PYTRITON_PYTHON"
 MAX_BATCH = 64
 INPUT_COPIES, OUTPUT_COPIES = "copies of inputs", "of outputs"
-
-# The loop over requests is how Triton's documentation has it.
-MODEL_PY = """
-import triton_python_backend_utils as utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            array = utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-            output = utils.Tensor("OUTPUT0", array * 2)
-            responses.append(utils.InferenceResponse([output]))
-        return responses
-"""
-CONFIG = f"""
-name: "slow"
-backend: "python"
-max_batch_size: {MAX_BATCH}
-input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [-1] }}
-output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [-1] }}
-dynamic_batching {{}}
-instance_group [{{ kind: KIND_CPU count: 1 }}]
-"""
 
 
 def double(INPUT0: Array) -> dict[str, Array]:  # noqa: N803 - called by the input's name
@@ -82,18 +59,13 @@ def main(options: Options) -> Outcome:
             max_batch_size=MAX_BATCH,
             config={"dynamic_batching": {}},
         )
-        ways: dict[str, Run] = {OURS: _way(server, "quick")}
-        try:
-            _load_python_model(server, place)
-            ways[BASE] = _way(server, "slow")
-        except tritonffi.TritonError as error:
-            skipped[BASE] = str(error).partition("\n")[0]
-        try:
-            ways[PYTRITON] = stack.enter_context(
-                child([_pytriton_python(), "-m", "benchmarks._pytriton", str(MAX_BATCH)])
-            ).run
-        except ContenderError as error:
-            skipped[PYTRITON] = str(error)
+        ways: dict[str, Run] = {OURS: partial(_run, server)}
+        for name, (python, module) in _OTHERS.items():
+            try:
+                command = [python(), "-m", module, str(MAX_BATCH)]
+                ways[name] = stack.enter_context(child(command)).run
+            except ContenderError as error:  # noqa: PERF203 - one by one
+                skipped[name] = str(error)
         sizes = [(4096, in_flight) for in_flight in IN_FLIGHT] + [(LARGE, 1), (LARGE, 8)]
         everything = []
         for size, in_flight in sizes:
@@ -127,24 +99,17 @@ def main(options: Options) -> Outcome:
     return outcome
 
 
-def _way(server: tritonffi.Server, model: str) -> Run:
-    """One in flight is an infer, as in the other benchmarks. Requests in a call are counted too."""
-    statistics = server.model(model).statistics
-
-    def run(load: Load) -> Round:
-        load = dataclasses.replace(load, model=model)
-        before, copies = statistics(), tritonffi.function_copies()
-        figures = (_drive.infer if load.in_flight == 1 else _drive.submit)(server, load)
-        done = statistics() - before
-        copied = _difference(tritonffi.function_copies(), copies)
-        counts = {"requests a call": done.inference_count / done.execution_count}
-        if model == "quick":
-            inputs = copied.inputs + copied.lent_inputs
-            counts[INPUT_COPIES] = copied.inputs / inputs
-            counts[OUTPUT_COPIES] = copied.outputs / inputs
-        return {**figures, **counts}
-
-    return run
+def _run(server: tritonffi.Server, load: Load) -> Round:
+    """A round of ours, and how often what it sent was copied."""
+    before = tritonffi.function_copies()
+    figures = _drive.several(server, load)
+    copied = _difference(tritonffi.function_copies(), before)
+    inputs = copied.inputs + copied.lent_inputs
+    return {
+        **figures,
+        INPUT_COPIES: copied.inputs / inputs,
+        OUTPUT_COPIES: copied.outputs / inputs,
+    }
 
 
 def _difference(
@@ -154,16 +119,18 @@ def _difference(
     return tritonffi.FunctionCopies(*(one - other for one, other in counts))
 
 
-def _load_python_model(server: tritonffi.Server, place: Workplace) -> None:
-    folder = place.repository / "slow"
-    (folder / "1").mkdir(parents=True)
-    (folder / "1/model.py").write_text(MODEL_PY, encoding="utf-8")
-    (folder / "config.pbtxt").write_text(CONFIG, encoding="utf-8")
-    server.load("slow")
+def _own_python() -> str:
+    return sys.executable
 
 
-def _pytriton_python() -> str | Path:
+def _pytriton_python() -> str:
     try:
         return os.environ[PYTRITON_PYTHON]
     except KeyError:
         raise ContenderError(f"{PYTRITON_PYTHON} names no Python that has pytriton") from None
+
+
+_OTHERS = {
+    BASE: (_own_python, "benchmarks._python_backend"),
+    PYTRITON: (_pytriton_python, "benchmarks._pytriton"),
+}

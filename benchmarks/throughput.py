@@ -21,6 +21,7 @@ IN_FLIGHT = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 QUICK_IN_FLIGHT = [1, 32, 1024]
 PEERS_IN_FLIGHT = [1, 4, 32]
 BASE, SUBMIT, MAP = "C loop", "tritonffi submit", "tritonffi map"
+KEEPING = "C loop that keeps its requests"
 PREPARED = "tritonffi prepared submit"
 USUAL, MANY = 32, 1024
 
@@ -32,6 +33,7 @@ def main(options: Options) -> Outcome:
     with (
         workplace() as place,
         c_loop(place) as loop,
+        c_loop(place, keep=True) as keeping_loop,
         tritonffi.Server(
             place.repository, backend_directory=place.backends, metrics=False
         ) as server,
@@ -39,6 +41,7 @@ def main(options: Options) -> Outcome:
     ):
         ours: dict[str, Run] = {
             BASE: loop.run,
+            KEEPING: keeping_loop.run,
             SUBMIT: partial(_drive.submit, server),
             PREPARED: partial(_drive.prepared_submit, server),
             MAP: partial(_drive.mapped, server),
