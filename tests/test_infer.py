@@ -207,6 +207,17 @@ def test_parameters_keep_their_types(echo):
     }
 
 
+def test_what_a_response_does_not_say_is_empty_and_its_own(echo):
+    """Parameters and labels of a response without any can be written to, and to no other's."""
+    response, other = (echo.infer({"INPUT0": [1.0]}) for _ in range(2))
+    response.parameters["mine"] = 1
+    response.labels["OUTPUT0"] = []
+    assert (response.parameters, response.labels) == ({"mine": 1}, {"OUTPUT0": []})
+    assert (other.parameters, other.labels) == ({}, {})
+    with pytest.raises(AttributeError, match="'Response' object has no attribute 'outputs'"):
+        print(response.outputs)
+
+
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [

@@ -70,6 +70,15 @@ class Response(Mapping[str, Array]):
     parameters: dict[str, ParameterValue]
     labels: dict[str, list[list[Label]]]
 
+    if not TYPE_CHECKING:  # or a type checker would let any attribute pass
+
+        def __getattr__(self, name: str) -> object:
+            # Few responses have any, and of few anybody asks: made when they are looked at.
+            if name in ("labels", "parameters"):
+                setattr(self, name, {})
+                return getattr(self, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __getitem__(self, name: str) -> Array:
         try:
             return self._outputs[name]
@@ -117,7 +126,6 @@ def read(
     response._outputs = outputs = {}  # noqa: SLF001
     response.model_name = model_name
     response.request_id = request_id
-    response.labels = {}
     plan = None
     if wanted is None:
         layout = completion.layout
@@ -125,7 +133,8 @@ def read(
         if plan is None and layout:
             plan = _make_plan(layout, completion)
     if plan:  # and so there is no error
-        response.parameters = _parameters(completion) if completion.parameter_count else {}
+        if completion.parameter_count:
+            response.parameters = _parameters(completion)
         response.model_version, entries = plan
         tensors = tensor = completion.outputs
         for i, name, shape, storage, size in entries:
@@ -140,7 +149,7 @@ def read(
         message = string(completion.error_message)
         return inference_error(completion.error_code, message, model_name)
     response.model_version = completion.model_version
-    response.parameters = _parameters(completion) if completion.parameter_count else {}
+    response.parameters = _parameters(completion)
     try:
         _read_each(completion, model_name, wanted, outputs, response.labels)
     except TritonError as error:
