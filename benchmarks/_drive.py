@@ -43,13 +43,19 @@ def prepared_infer(server: Server, load: Load) -> Round:
 
 def _infer(model: Model | PreparedCall, load: Load) -> Round:
     requests = make_inputs(load)
-    times = []
-    begin = perf_counter_ns()
+    starts: list[int] = []
+    ends: list[int] = []
     for inputs in requests:
-        start = perf_counter_ns()
+        starts.append(perf_counter_ns())
         model.infer(inputs)
-        times.append((perf_counter_ns() - start) / 1e3)
-    return summary((perf_counter_ns() - begin) / 1e3, times)
+        ends.append(perf_counter_ns())
+    return _summary(starts, ends)
+
+
+def _summary(starts: Sequence[int], ends: Sequence[int]) -> Round:
+    """A round from the times of its inferences in ns, which are taken apart when it is over."""
+    times = [(end - start) / 1e3 for start, end in zip(starts, ends, strict=True)]
+    return summary((ends[-1] - starts[0]) / 1e3, times)
 
 
 def submit(server: Server, load: Load) -> Round:
@@ -64,37 +70,35 @@ def prepared_submit(server: Server, load: Load) -> Round:
 
 def _submit(turns: Sequence[Model | PreparedCall], load: Load) -> Round:
     requests = make_inputs(load)
-    models = itertools.cycle(turns)
-    times = []
-    pending: deque[tuple[int, Inference]] = deque()
-    begin = perf_counter_ns()
-    for model, inputs in zip(models, requests, strict=False):
+    submits = itertools.cycle([model.submit for model in turns])
+    pending: deque[Inference] = deque()
+    starts: list[int] = []
+    ends: list[int] = []
+    for submit, inputs in zip(submits, requests, strict=False):
         if len(pending) == load.in_flight:
-            start, inference = pending.popleft()
-            inference.result()
-            times.append((perf_counter_ns() - start) / 1e3)
-        pending.append((perf_counter_ns(), model.submit(inputs)))
-    for start, inference in pending:
+            pending.popleft().result()
+            ends.append(perf_counter_ns())
+        starts.append(perf_counter_ns())
+        pending.append(submit(inputs))
+    for inference in pending:
         inference.result()
-        times.append((perf_counter_ns() - start) / 1e3)
-    return summary((perf_counter_ns() - begin) / 1e3, times)
+        ends.append(perf_counter_ns())
+    return _summary(starts, ends)
 
 
 def mapped(server: Server, load: Load) -> Round:
     """The same by `Model.map`, which takes the next item when it is asked for the next response."""
     requests = make_inputs(load)
     (model,) = _models(server, load)
-    starts: deque[int] = deque()
+    starts: list[int] = []
 
     def items() -> Iterator[Inputs]:
         for inputs in requests:
             starts.append(perf_counter_ns())
             yield inputs
 
-    begin = perf_counter_ns()
-    responses = model.map(items(), in_flight=load.in_flight)
-    times = [(perf_counter_ns() - starts.popleft()) / 1e3 for _ in responses]
-    return summary((perf_counter_ns() - begin) / 1e3, times)
+    ends = [perf_counter_ns() for _ in model.map(items(), in_flight=load.in_flight)]
+    return _summary(starts, ends)
 
 
 def several(server: Server, load: Load) -> Round:
@@ -114,7 +118,7 @@ def threads(server: Server, load: Load) -> Round:
     times: list[list[float]] = [[] for _ in requests]
     barrier = threading.Barrier(load.threads + 1)
 
-    def work(mine: list[Inputs], into: list[float]) -> None:
+    def work(mine: Iterator[Inputs], into: list[float]) -> None:
         barrier.wait()
         for inputs in mine:
             start = perf_counter_ns()
@@ -134,21 +138,22 @@ def threads(server: Server, load: Load) -> Round:
     return summary(total, list(itertools.chain.from_iterable(times)))
 
 
-def make_inputs(load: Load, count: int | None = None) -> list[Inputs]:
-    """What the inferences of a round are given, made before its time begins."""
+def make_inputs(load: Load, count: int | None = None) -> Iterator[Inputs]:
+    """What the inferences of a round are given, each made when it is asked for."""
     names = [f"INPUT{number}" for number in range(load.inputs)]
     blocks = [[load.array() for _ in names] for _ in range(load.in_flight)]
-    return [
-        {name: block.view() for name, block in zip(names, blocks[i % load.in_flight], strict=True)}
-        for i in range(count or load.count)
-    ]
+    turns = itertools.islice(itertools.cycle(blocks), count or load.count)
+    if load.inputs == 1:
+        (name,) = names
+        return ({name: block[:]} for (block,) in turns)
+    return ({name: block[:] for name, block in zip(names, of, strict=True)} for of in turns)
 
 
 def _models(server: Server, load: Load) -> list[Model]:
     """Handles that have been used before: a first use reads what the model takes and gives."""
     names = [f"{load.model}{i}" for i in range(load.models)] or [load.model]
     models = [server.model(name) for name in names]
-    (inputs,) = make_inputs(load, 1)
+    inputs = next(make_inputs(load))
     for model in models:
         model.infer(inputs)
     return models
@@ -156,7 +161,7 @@ def _models(server: Server, load: Load) -> list[Model]:
 
 def _prepared(server: Server, load: Load) -> PreparedCall:
     (model,) = _models(server, load)
-    (inputs,) = make_inputs(load, 1)
+    inputs = next(make_inputs(load))
     return model.prepare(inputs)
 
 
@@ -164,7 +169,7 @@ def tasks(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[Server
     """As many tasks as are in flight, each awaiting one inference after the other, in that loop."""
 
     async def run_all(model: Model, load: Load) -> Round:
-        requests = iter(make_inputs(load))
+        requests = make_inputs(load)
         times: list[float] = []
 
         async def work() -> None:

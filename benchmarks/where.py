@@ -59,7 +59,7 @@ def main(options: Options) -> Outcome:
 def _run(server: tritonffi.Server, load: Load) -> Round:
     requests = make_inputs(load)
     model = server.model(load.model)
-    model.infer(requests[0])
+    model.infer(next(make_inputs(load)))
     pending: deque[tuple[int, tritonffi.Trace, tritonffi.Inference]] = deque()
     marks: list[tuple[int, tritonffi.Trace, int]] = []
 
