@@ -215,7 +215,7 @@ def test_what_a_response_does_not_say_is_empty_and_its_own(echo):
     assert (response.parameters, response.labels) == ({"mine": 1}, {"OUTPUT0": []})
     assert (other.parameters, other.labels) == ({}, {})
     with pytest.raises(AttributeError, match="'Response' object has no attribute 'outputs'"):
-        print(response.outputs)
+        _ = response.outputs
 
 
 @pytest.mark.parametrize(
