@@ -279,15 +279,19 @@ def call_in(
 
 def resolve(waiter: asyncio.Future[None]) -> None:
     """Wake who waits for a future, from whichever thread."""
-    call_in(waiter.get_loop(), set_future, waiter)
+    loop = waiter.get_loop()
+    if _is_running(loop):  # as `call_in` does, but without a call: this is done for each inference
+        set_future(waiter)
+    else:
+        call_in(loop, set_future, waiter)
 
 
 def set_future(waiter: asyncio.Future[None]) -> None:
     """Set a future unless that was done already; a signal handler may do it at any moment."""
-    import asyncio  # noqa: PLC0415  as above
-
-    with suppress(asyncio.InvalidStateError):
+    try:
         waiter.set_result(None)
+    except asyncio_module().InvalidStateError:
+        pass
 
 
 def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
