@@ -58,7 +58,7 @@ static bool is_empty(tffi_counters *ours, fake_alive *theirs)
   fake.read_alive(theirs);
   return ours->buffers == 0 && ours->buffer_bytes == 0 && ours->inferences == 0 && ours->completions == 0 &&
          ours->queues == 0 && ours->functions == 0 && ours->batches == 0 && ours->traces == 0 &&
-         theirs->requests == 0 && theirs->responses == 0 && theirs->errors == 0 && theirs->messages == 0 &&
+         ours->spares == 0 && theirs->requests == 0 && theirs->responses == 0 && theirs->errors == 0 && theirs->messages == 0 &&
          theirs->allocators <= 1 && theirs->attributes == 0 && theirs->factories == 0 && theirs->statistics == 0 &&
          fake.traces_alive() == 0;
 }
@@ -94,6 +94,12 @@ tffi_function *driver_function(uint32_t workers, bool decoupled, uint64_t *token
 
 struct TRITONSERVER_Error *driver_submit(const char *how, tffi_queue *queue, uint64_t key, uint64_t *token)
 {
+  return driver_submit_spare(how, NULL, queue, key, token);
+}
+
+struct TRITONSERVER_Error *driver_submit_spare(const char *how, tffi_spares *spares, tffi_queue *queue, uint64_t key,
+                                               uint64_t *token)
+{
   static float data[TFFI_WORTH_LENDING / sizeof(float)];
   static const int64_t shape[] = {TFFI_WORTH_LENDING / sizeof(float)};
   static const char *const outputs[] = {"y"};
@@ -103,7 +109,7 @@ struct TRITONSERVER_Error *driver_submit(const char *how, tffi_queue *queue, uin
   const tffi_request request = {.model_name = how, .model_version = -1, .request_id = "an id", .correlation_id = 1,
                                 .priority = 1, .timeout_us = 1, .inputs = &input, .outputs = outputs,
                                 .parameters = &parameter, .input_count = 1, .output_count = 1, .parameter_count = 1,
-                                .flags = 1, .lending = true};
+                                .flags = 1, .lending = true, .spares = spares};
   struct TRITONSERVER_Error *error = NULL;
   tffi_ticket ticket = {0, 0};
   *token = tffi_inference_submit(NULL, &request, queue, key, &ticket, &error);

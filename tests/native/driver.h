@@ -51,6 +51,9 @@ void driver_check_empty(void);
 
 /* Submits to the model `how`, whose letters say what happens. */
 struct TRITONSERVER_Error *driver_submit(const char *how, tffi_queue *queue, uint64_t key, uint64_t *token);
+/* The same, by a request that serves again; NULL: by one of its own. */
+struct TRITONSERVER_Error *driver_submit_spare(const char *how, tffi_spares *spares, tffi_queue *queue, uint64_t key,
+                                               uint64_t *token);
 /* Checks the completions of a list, frees them, and counts them. */
 typedef struct {
   uint32_t responses, errors, done;

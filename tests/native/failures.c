@@ -116,6 +116,7 @@ int main(int count, char **arguments)
       {"infer", infer, {"", "r", "i", "ir", "d", "ids", "n", "e", "x", "s"}},
       {"infer_all", infer_all, {"", "x", "e"}},
       {"infer_each", infer_each, {"", "r", "x"}},
+      {"infer_again", infer_again, {"", "r", "i", "d", "x", "e"}},
       {"infer_bounded", infer_bounded, {"di1"}},
       {"infer_traced", infer_traced, {"", "i", "x"}},
       {"hand_over", hand_over, {"", "id", "n", "r"}},

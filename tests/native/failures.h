@@ -20,6 +20,8 @@ scenario infer_all;
 scenario infer_each;
 /* A decoupled one, of whose responses only one may wait to be read. */
 scenario infer_bounded;
+/* Several one after the other, by requests that serve again. */
+scenario infer_again;
 /* One with a trace. */
 scenario infer_traced;
 /* Through the callbacks of handover.c. */

@@ -244,6 +244,7 @@ Error *TRITONSERVER_InferenceRequestNew(request **made, struct TRITONSERVER_Serv
   request *fresh = calloc(1, sizeof(*fresh));
   strncpy(fresh->model, model, sizeof(fresh->model) - 1);
   count(&alive.requests, 1);
+  count(&alive.made, 1);
   *made = fresh;
   return NULL;
 }
@@ -346,6 +347,13 @@ Error *TRITONSERVER_InferenceRequestAddInput(request *to, const char *name, cons
   (void)datatype;
   (void)shape;
   (void)dim_count;
+  return failure();
+}
+
+Error *TRITONSERVER_InferenceRequestRemoveAllInputData(request *from, const char *name)
+{
+  (void)from;
+  (void)name;
   return failure();
 }
 

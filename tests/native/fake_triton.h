@@ -25,6 +25,7 @@ enum { FAKE_THREADS = 4, FAKE_ROWS = 2, FAKE_FLOATS = 2000, FAKE_PARAMETERS = 5 
 typedef struct {
   int64_t requests, responses, errors, messages, allocators, attributes, factories, statistics;
   int64_t answered, released; /* of backend requests, over all */
+  int64_t made;               /* requests, over all */
   int64_t refused;            /* response objects for them that were not given, over all */
 } fake_alive;
 

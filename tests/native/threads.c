@@ -311,6 +311,7 @@ static void used_for_long(void)
 
 /* Forks while other threads hold what locks there are; the child lets go of what it has and goes on by itself. */
 static bool forking;
+static tffi_spares *all_spares;
 
 static void *be_busy(void *given)
 {
@@ -321,7 +322,7 @@ static void *be_busy(void *given)
     uint64_t unused = 0;
     tffi_completion *list = NULL;
     driver_seen seen = {0};
-    CHECK(driver_submit("i", me->queue, 1, &token) == NULL);
+    CHECK(driver_submit_spare("i", all_spares, me->queue, 1, &token) == NULL);
     CHECK(tffi_inference_wait(token, wakes_of(me->queue), -1, &list) == TFFI_WAIT_READY);
     driver_take(list, &seen);
     tffi_function_release(driver_function(1, false, &unused));
@@ -329,7 +330,7 @@ static void *be_busy(void *given)
   return NULL;
 }
 
-static void child(tffi_queue *queue, tffi_buffer *buffer, uint64_t token)
+static void child(tffi_queue *queue, tffi_buffer *buffer, tffi_spares *spares, uint64_t token)
 {
   alarm(20);
   tffi_completion *list = NULL;
@@ -339,6 +340,8 @@ static void child(tffi_queue *queue, tffi_buffer *buffer, uint64_t token)
   CHECK(!tffi_inference_cancel(token));
   tffi_queue_wake(queue);
   tffi_queue_release(&queue);
+  tffi_spares_change(spares);
+  tffi_spares_release(&spares);
   tffi_queue *own = NULL;
   tffi_queue_new(&own);
   driver_seen seen = {0};
@@ -359,13 +362,14 @@ static void forks(void)
   tffi_queue_new(&queue);
   uint64_t token = 0;
   CHECK(driver_submit("h", queue, 1, &token) == NULL);
+  tffi_spares_new(&all_spares);
   forking = true;
   start(tasks, WORKERS, be_busy, queue, 0);
   for (uint32_t i = 0; i < ROUNDS; i++) {
     tffi_buffer *buffer = tffi_buffer_new(10000);
     const pid_t pid = fork();
     if (pid == 0) {
-      child(queue, buffer, token);
+      child(queue, buffer, all_spares, token);
     }
     int status = 0;
     CHECK(waitpid(pid, &status, 0) == pid);
@@ -375,6 +379,7 @@ static void forks(void)
   __atomic_store_n(&forking, false, __ATOMIC_RELAXED);
   join(tasks, WORKERS);
   CHECK(tffi_inference_cancel(token));
+  tffi_spares_release(&all_spares);
   tffi_queue_release(&queue);
 }
 
@@ -398,6 +403,8 @@ int main(int count, char **arguments)
     close_while_it_comes();
     driver_check_empty();
     buffers();
+    driver_check_empty();
+    serving_again();
     driver_check_empty();
     handovers();
     driver_check_empty();

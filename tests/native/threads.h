@@ -22,6 +22,8 @@ void start(task *tasks, uint32_t count, void *(*work)(void *), tffi_queue *queue
 void join(task *tasks, uint32_t count);
 uint32_t wakes_of(const tffi_queue *queue);
 
+/* Requests that serve again, while others change models. */
+void serving_again(void);
 /* Callbacks of handover.c on the library's threads, and who fetches what they give. */
 void handovers(void);
 /* Some wait for an inference by its token, others for whatever is ready, and somebody wakes them all. */
