@@ -38,13 +38,14 @@ static struct {
   tffi_spares *first;
   uint64_t time; /* goes on whenever requests become useless */
   uint64_t since;
-  uint32_t forbidden; /* how many calls are changing models now */
+  uint32_t forbidden; /* how many calls are changing models now, and one for ever where has_python */
+  bool has_python;    /* Triton's python backend was seen: its models may change others, of which nobody learns */
 } all = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, .time = 1};
 
 static void after_fork_in_child(void)
 {
   all.first = NULL;
-  all.forbidden = 0;
+  all.forbidden = all.has_python ? 1 : 0;
 }
 
 __attribute__((constructor)) static void handle_forks(void)
@@ -219,14 +220,12 @@ static int is_python_backend(struct dl_phdr_info *info, size_t size, void *unuse
 
 void tffi_spares_allow(void)
 {
-  static bool is_over; /* under the lock */
-  /* Its models may load and unload others, of which nobody learns. */
-  const bool has_python = dl_iterate_phdr(is_python_backend, NULL) != 0;
+  const bool is_seen = dl_iterate_phdr(is_python_backend, NULL) != 0;
   pthread_mutex_lock(&all.lock);
   all.since = ++all.time;
-  if (!has_python || is_over) {
+  if (!is_seen || all.has_python) {
     all.forbidden -= 1;
   }
-  is_over = is_over || has_python;
+  all.has_python = all.has_python || is_seen;
   pthread_mutex_unlock(&all.lock);
 }

@@ -223,7 +223,7 @@ typedef struct tffi_trace tffi_trace;
  * Triton's python backend is loaded none is kept at all: its models may change others unseen.
  *
  * Not for models whose schedulers leave their mark on a request: ensembles, those with sequences, and those with answers
- * out of the response cache. The data of an input must need no look at it, as that of BYTES does.
+ * out of the response cache. The data of an input must need no look at it, as that of BYTES does, and lie in one piece.
  */
 typedef struct tffi_spares tffi_spares;
 

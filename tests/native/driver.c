@@ -58,7 +58,8 @@ static bool is_empty(tffi_counters *ours, fake_alive *theirs)
   fake.read_alive(theirs);
   return ours->buffers == 0 && ours->buffer_bytes == 0 && ours->inferences == 0 && ours->completions == 0 &&
          ours->queues == 0 && ours->functions == 0 && ours->batches == 0 && ours->traces == 0 &&
-         ours->spares == 0 && theirs->requests == 0 && theirs->responses == 0 && theirs->errors == 0 && theirs->messages == 0 &&
+         ours->spares == 0 && theirs->requests == 0 && theirs->responses == 0 && theirs->errors == 0 &&
+         theirs->messages == 0 &&
          theirs->allocators <= 1 && theirs->attributes == 0 && theirs->factories == 0 && theirs->statistics == 0 &&
          fake.traces_alive() == 0;
 }
