@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tritonffi import InvalidArgumentError, ModelControlMode, Server
-from tritonffi._model_files import check_model
+from tritonffi._model_files import check_model, check_parts
 
 CONFIG = 'name: "m" {} # "python"\n# backend: "python"\n'
 PYTHON = 'backend: "python"'
@@ -91,6 +91,39 @@ def test_a_load_does_not_wait_for_it(tmp_path):
         ):
             with pytest.raises(InvalidArgumentError, match="is missing"):
                 server.load(name, config, files)
+
+
+ENSEMBLE = """
+platform: "ensemble"
+ensemble_scheduling {{ step [ {{ model_name: "{}" model_version: -1 }} ] }}
+"""
+
+
+def test_the_parts_of_an_ensemble_are_looked_at_too(tmp_path):
+    """At a start and in a load, however deep they are; those that are loaded already are well."""
+    write(tmp_path / "part", PYTHON, "1/")
+    for name, part in (("inner", "part"), ("outer", "inner"), ("own", "own")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(ENSEMBLE.format(part))
+    missing = "^ensemble 'outer', model 'part': .*/part/1/model.py is missing"
+    with pytest.raises(InvalidArgumentError, match=missing):
+        Server(tmp_path, startup_models=["outer"])
+    with Server(tmp_path, startup_models=[]) as server:
+        with pytest.raises(InvalidArgumentError, match=missing):
+            server.load("outer")
+        config = {
+            "platform": "ensemble",
+            "ensemble_scheduling": {"step": [{"model_name": "part", "model_version": -1}]},
+        }
+        with pytest.raises(InvalidArgumentError, match="ensemble 'new', model 'part'"):
+            server.load("new", config)
+
+    def find(name):
+        return [tmp_path / name]
+
+    with pytest.raises(InvalidArgumentError, match=missing):
+        check_parts(tmp_path / "outer", None, find, lambda name: name == "other")
+    check_parts(tmp_path / "outer", None, find, lambda name: name == "part")
 
 
 def test_a_poll_does_not_wait_for_it(tmp_path):

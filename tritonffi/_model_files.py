@@ -17,13 +17,15 @@ from tritonffi._enums import ModelControlMode
 from tritonffi._errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from tritonffi._options import ServerOptions
 
 # As in config.pbtxt, or in JSON.
 _IS_PYTHON = re.compile(r"""\bbackend"?\s*:\s*["']python["']""")
 _FILE = re.compile(r"""\bdefault_model_filename"?\s*:\s*["']([^"']+)["']""")
+_IS_ENSEMBLE = re.compile(r"""\bensemble_scheduling\b""")
+_PART = re.compile(r"""\bmodel_name"?\s*:\s*["']([^"']+)["']""")
 _COMMENT = re.compile(r"^\s*#.*", re.MULTILINE)
 
 
@@ -38,8 +40,17 @@ def check_start(options: ServerOptions) -> None:
         options.model_control_mode is not ModelControlMode.EXPLICIT
     ):
         names = None
-    for place in options.paths("model_repository"):
+    places = options.paths("model_repository")
+    for place in places:
         check_repository(place, names)
+    folders = [Path(place) for place in places if "://" not in place]
+    for name in names or ():
+
+        def find(part: str) -> list[Path]:
+            return [folder / part for folder in folders if (folder / part).is_dir()]
+
+        for folder in find(name):
+            check_parts(folder, None, find)
 
 
 def check_repository(place: str, names: Collection[str] | None = None) -> None:
@@ -75,9 +86,7 @@ def check_model(
         InvalidArgumentError: It lacks its file.
     """
     with contextlib.suppress(OSError):  # what cannot be read is for Triton to say
-        if config is None:
-            config = (folder / "config.pbtxt").read_text(encoding="utf-8", errors="replace")
-        config = _COMMENT.sub("", config)
+        config = _config_text(folder, config)
         if not _IS_PYTHON.search(config):
             return False
         if files is None:
@@ -97,3 +106,51 @@ def check_model(
             )
         return True
     return False
+
+
+def check_parts(
+    folder: Path,
+    config: str | None,
+    find: Callable[[str], Iterable[Path]],
+    is_loaded: Callable[[str], bool] = lambda _: False,
+) -> None:
+    """Refuse an ensemble that has a part for which Triton would wait.
+
+    Args:
+        folder: The model's, ensemble or not.
+        config: What is used in place of the config that is there.
+        find: Gives the folders of a model.
+        is_loaded: Whether a part is loaded already, from wherever, and stays as it is.
+
+    Raises:
+        InvalidArgumentError: A part lacks its file.
+    """
+    seen: set[str] = set()
+    coming = _parts(folder, config)
+    while coming:
+        part = coming.pop()
+        if part in seen or is_loaded(part):
+            continue
+        seen.add(part)
+        for found in find(part):
+            try:
+                check_model(found)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"ensemble {folder.name!r}, {error}") from None
+            coming += _parts(found, None)
+
+
+def _parts(folder: Path, config: str | None) -> list[str]:
+    """List the models that an ensemble is made of; none of another model."""
+    with contextlib.suppress(OSError):
+        config = _config_text(folder, config)
+        if _IS_ENSEMBLE.search(config):
+            return _PART.findall(config)
+    return []
+
+
+def _config_text(folder: Path, config: str | None) -> str:
+    """Return the config of a model without its comments."""
+    if config is None:
+        config = (folder / "config.pbtxt").read_text(encoding="utf-8", errors="replace")
+    return _COMMENT.sub("", config)

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi import _log, _python_backend
@@ -39,7 +40,7 @@ from tritonffi._errors import (
     UnsupportedError,
 )
 from tritonffi._functions import check_own_unload, is_own_call
-from tritonffi._model_files import check_model, check_repository
+from tritonffi._model_files import check_model, check_parts, check_repository
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
@@ -91,9 +92,10 @@ def load(
             lifecycle.handle()
             if not (lifecycle.repository / name).is_dir():
                 (lifecycle.repository / name / "1").mkdir(parents=True)
-    given = overrides.get("config")
+    given = str(overrides["config"]) if "config" in overrides else None
     folder = [*_folders(lifecycle, name), lifecycle.repository / name][0]
-    is_python = check_model(folder, None if given is None else str(given), files or None)
+    is_python = check_model(folder, given, files or None)
+    check_parts(folder, given, partial(_folders, lifecycle), partial(_is_loaded, lifecycle))
     watch = _python_backend.StubWatch(name) if is_python else None
     load_with(lifecycle, name, overrides, timeout, watch=watch)
 
@@ -462,6 +464,12 @@ def _folders(lifecycle: Lifecycle, name: str) -> list[pathlib.Path]:
         if name not in mapping and "://" not in place:
             folders.append(pathlib.Path(place, name))
     return [folder for folder in folders if folder.is_dir()]
+
+
+def _is_loaded(lifecycle: Lifecycle, name: str) -> bool:
+    with lifecycle.use():
+        index = lifecycle.index(lifecycle.handle())
+    return any(entry["name"] == name and entry.get("state") == "READY" for entry in index)
 
 
 def _place(path: str | os.PathLike[str]) -> str:
