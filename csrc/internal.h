@@ -99,7 +99,7 @@ struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequ
 
 /*
  * spare.c: for one more inference, which holds the spares until tffi_spares_put. A request that waits, or NULL: then the
- * caller makes one, after this call. `time` is when.
+ * caller makes one, after this call. `time` is when; 0: what is made then is not kept.
  */
 struct TRITONSERVER_InferenceRequest *tffi_spares_take(tffi_spares *spares, uint64_t *time);
 /* The inference is over. Its request, if it may serve again: it waits, or is deleted. */

@@ -28,6 +28,7 @@ struct tffi_spares {
   tffi_spares *next, *previous;
   shelf *shelf;        /* NULL: none has waited yet */
   uint64_t since;      /* the time of tffi_spares_change */
+  uint64_t changes;    /* the count as of which it is known that they may serve again */
   uint32_t references; /* Python's, and one for each inference in flight */
   uint32_t forks;
   bool is_owned; /* by Python: nobody takes what waits otherwise */
@@ -38,9 +39,10 @@ static struct {
   tffi_spares *first;
   uint64_t time; /* goes on whenever requests become useless */
   uint64_t since;
+  uint64_t changes; /* written under the lock, read without */
   uint32_t forbidden; /* how many calls are changing models now, and one for ever where has_python */
   bool has_python;    /* Triton's python backend was seen: its models may change others, of which nobody learns */
-} all = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, .time = 1};
+} all = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, .time = 1, .since = 1};
 
 static void after_fork_in_child(void)
 {
@@ -117,7 +119,7 @@ static bool drop_reference(tffi_spares *spares)
   return true;
 }
 
-void tffi_spares_new(tffi_spares **spares)
+void tffi_spares_new(tffi_spares **spares, uint64_t changes)
 {
   tffi_spares *made = calloc(1, sizeof(*made));
   *spares = made;
@@ -127,6 +129,7 @@ void tffi_spares_new(tffi_spares **spares)
   made->references = 1;
   made->is_owned = true;
   made->forks = tffi_forks;
+  made->changes = changes;
   pthread_mutex_lock(&all.lock);
   made->next = all.first;
   if (made->next != NULL) {
@@ -171,7 +174,7 @@ struct TRITONSERVER_InferenceRequest *tffi_spares_take(tffi_spares *spares, uint
   struct TRITONSERVER_InferenceRequest *request = NULL;
   pthread_mutex_lock(&all.lock);
   spares->references += 1;
-  *time = all.time;
+  *time = spares->changes == all.changes ? all.time : 0;
   shelf *from = spares->shelf;
   if (from != NULL && from->count > 0) {
     request = from->requests[--from->count];
@@ -203,11 +206,17 @@ void tffi_spares_forbid(void)
   shelf *taken = NULL;
   pthread_mutex_lock(&all.lock);
   all.forbidden += 1;
+  __atomic_store_n(&all.changes, all.changes + 1, __ATOMIC_RELEASE);
   for (tffi_spares *spares = all.first; spares != NULL; spares = spares->next) {
     taken = take_shelf(spares, taken);
   }
   pthread_mutex_unlock(&all.lock);
   empty(taken);
+}
+
+const uint64_t *tffi_model_changes(void)
+{
+  return &all.changes;
 }
 
 /* For dl_iterate_phdr. */
@@ -223,6 +232,7 @@ void tffi_spares_allow(void)
   const bool is_seen = dl_iterate_phdr(is_python_backend, NULL) != 0;
   pthread_mutex_lock(&all.lock);
   all.since = ++all.time;
+  __atomic_store_n(&all.changes, all.changes + 1, __ATOMIC_RELEASE);
   if (!is_seen || all.has_python) {
     all.forbidden -= 1;
   }

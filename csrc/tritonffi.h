@@ -222,13 +222,16 @@ typedef struct tffi_trace tffi_trace;
  * called through this extension that changes models or ends a server, and while such a call lasts none is kept. Where
  * Triton's python backend is loaded none is kept at all: its models may change others unseen.
  *
- * Not for models whose schedulers leave their mark on a request: ensembles, those with sequences, and those with answers
- * out of the response cache. The data of an input must need no look at it, as that of BYTES does, and lie in one piece.
+ * Not for models whose schedulers leave their mark on a request: ensembles, those with sequences, those that keep the order
+ * of their answers, and those with answers out of the response cache. Whether a model is one of them is known as of some
+ * count of tffi_model_changes, and none is kept any more where that is another one. The data of an input must need no look at it, as that of BYTES does, and lie in one piece.
  */
 typedef struct tffi_spares tffi_spares;
 
-/* Makes them where *spares is; NULL: no memory. */
-void tffi_spares_new(tffi_spares **spares);
+/* Where it is counted how often models may have changed, in whichever server: when such a call begins, and when it ends. */
+const uint64_t *tffi_model_changes(void);
+/* Makes them where *spares is, with the count before it was asked what the model is like; NULL: no memory. */
+void tffi_spares_new(tffi_spares **spares, uint64_t changes);
 /* Lets go of them: of what waits now, and of what is in flight when it is over. */
 void tffi_spares_release(tffi_spares **spares);
 /* What follows differs in more than addresses from what was before: that is let go. */

@@ -130,6 +130,7 @@ OWNERS = {
     "tffi_dlpack": ["_lent"],
     "tffi_inference_submit": ["_template"],
     "tffi_spares": ["_template"],
+    "tffi_model_changes": ["_starter"],
     "tffi_inference_consume": ["_stream"],
     "tffi_inference_wait": ["_completion"],
     "tffi_inference": ["_inference"],

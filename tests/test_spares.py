@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import _backend
@@ -22,6 +23,7 @@ from _ensemble import ensemble
 from test_python_backend import runs, write  # noqa: F401 - a fixture
 
 from tritonffi import (
+    CancelledError,
     ModelControlMode,
     NotFoundError,
     Server,
@@ -239,6 +241,41 @@ def those_that_leave_marks(server, gate):
 
 
 @scenario
+def the_order_is_preserved(server, gate):
+    """Who is cancelled in the queue answers as himself, and not in the place of who was before."""
+    model = server.model("ordered")
+    array = {"INPUT0": np.ones((1, 3), np.float32)}
+    for _ in range(5):
+        for response in model.map([array] * 40, in_flight=20):
+            assert response["OUTPUT0"].tolist() == [[1, 1, 1]]
+        held = [model.submit(array, parameters={"hold": "start"}) for _ in range(3)]
+        gate.wait()
+        queued = [model.submit(array) for _ in range(20)]
+        for inference in queued:
+            inference.cancel()
+        gate.open()
+        assert [inference.result()["OUTPUT0"].tolist() for inference in held] == [[[1, 1, 1]]] * 3
+        for inference in queued:
+            with suppress(CancelledError):
+                assert inference.result()["OUTPUT0"].tolist() == [[1, 1, 1]]
+        gate.close()
+    assert spares() == 0
+
+
+@scenario
+def a_raw_load_of_another_config(server, gate):
+    """What a model is like is read anew whoever has loaded it: now its answers are cached."""
+    model = server.model("one")
+    warm(model)
+    extra = "response_cache { enable: true }"
+    _backend.write_model(REPOSITORY, "one", {"INPUT0": FP32}, extra=extra)
+    check(lib.TRITONSERVER_ServerLoadModel(server._lifecycle.native, b"one"))
+    for i in (5, 6, 5, 6, 7):
+        assert infer(model, i, i) == [i, i]
+    assert spares() == 0
+
+
+@scenario
 def nobody_asks_any_more(server, gate):
     """They go with the handle on the model, and with the server, which is closed at once."""
     model = server.model("one")
@@ -368,6 +405,13 @@ if __name__ == "__main__":
     )
     _backend.write_model(
         REPOSITORY,
+        "ordered",
+        {"INPUT0": FP32},
+        max_batch_size=1,
+        extra="dynamic_batching { preserve_ordering: true }",
+    )
+    _backend.write_model(
+        REPOSITORY,
         "sequences",
         {"INPUT0": FP32},
         max_batch_size=4,
@@ -376,7 +420,7 @@ if __name__ == "__main__":
     with Server(
         REPOSITORY,
         backend_directory=BACKENDS,
-        startup_models=["one", "cached", "sequences"],
+        startup_models=["one", "cached", "ordered", "sequences"],
         cache_config={"local": {"size": 1 << 20}},
     ) as own:
         GATE = _backend.Gate(BACKEND)

@@ -72,7 +72,6 @@ class Lifecycle:
         registered: Repositories added since the start, and their names of models by folder.
         hidden: Models that are loaded and not in Triton's index: their repository was taken away.
         failed_reloads: Models that did not load while they were loaded (`Process.remove`).
-        epoch: Counts loads and unloads, so that what is known of a model is known to be fresh.
         turns: By model, held by the one thread that may load or unload it.
     """
 
@@ -89,7 +88,6 @@ class Lifecycle:
         self.registered: dict[str, dict[str, str]] = {}
         self.hidden: set[str] = set()
         self.failed_reloads: set[str] = set()
-        self.epoch = 0
         self.turns: dict[str, threading.RLock] = {}
         self.name = options.server_id
         self._library = library

@@ -19,7 +19,7 @@ from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference, finish
 from tritonffi._map import start_map
 from tritonffi._request import Request, request_of
-from tritonffi._starter import Starter
+from tritonffi._starter import Starter, _changes
 from tritonffi._template import Template
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class PreparedStarter(Starter):
         self._home.append(template)
 
     def _make(self, inputs: Mapping[str, object]) -> Template:
-        template = Template(self.spec(), self._version, tuple(inputs), self._home)
+        template = Template(self.spec(), self._version, tuple(inputs), self._home, self._changes)
         template.describe(inputs, self._request)
         template.keep()
         return template
@@ -110,7 +110,7 @@ class PreparedStarter(Starter):
         inputs: Inputs,
         request: Request | None,  # noqa: ARG002 (it is said already)
     ) -> tuple[Template, AnyInference]:
-        if self._epoch != self._lifecycle.epoch:
+        if self._changes != _changes[0]:
             self.refresh()
         try:
             template = self._home.pop()
@@ -126,10 +126,8 @@ class PreparedStarter(Starter):
 
     def refresh(self) -> ModelSpec:
         """Read what the model takes and gives, and forget what was made from it before."""
-        before = self._spec
         spec = super().refresh()
-        if spec != before:
-            self._home = []
+        self._home = []
         return spec
 
 

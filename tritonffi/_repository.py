@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models come and go: load, unload, poll, and the repositories that models are looked for in.
 
-`Server` has these as methods. They all take the server's `Lifecycle`, whose `epoch` they advance,
-so that handles on models read anew what they know of them.
+`Server` has these as methods. They all take the server's `Lifecycle`. Handles on models read anew
+what they know of them, because C counts the calls that may change models.
 """
 
 from __future__ import annotations
@@ -270,7 +270,6 @@ def load_with(
             raise NotFoundError(str(error)) from None
         raise
     finally:
-        lifecycle.epoch += 1
         _log.capture.forward()
 
 
@@ -294,8 +293,6 @@ def _load_now(
         if is_reload and "load failed for model" in str(error):
             lifecycle.failed_reloads.add(name)
         raise
-    finally:
-        lifecycle.epoch += 1  # and not by the caller alone, who may have left long ago
 
 
 def unload(
@@ -340,7 +337,6 @@ def unload(
                         entry["name"] == name for entry in lifecycle.index(server)
                     )
                     check(unload_model(server, native_name), context)
-                    lifecycle.epoch += 1
                     if not is_known:
                         raise NotFoundError(f"{context}: there is none of that name to unload")
                 lifecycle.hidden.discard(name)
@@ -380,7 +376,6 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
         lifecycle.explain(error, mark)
         raise
     finally:
-        lifecycle.epoch += 1
         _log.capture.forward()
 
 

@@ -84,6 +84,7 @@ class ModelSpec:
         }
         policy = cast("Mapping[str, JSON]", config.get("model_transaction_policy") or {})
         cache = cast("Mapping[str, JSON]", config.get("response_cache") or {})
+        batching = cast("Mapping[str, JSON]", config.get("dynamic_batching") or {})
         return cls(
             name=cast("str", metadata["name"]),
             inputs=_tensors(metadata, "inputs", optional),
@@ -95,7 +96,8 @@ class ModelSpec:
             leaves_marks=any(
                 config.get(key)
                 for key in ("ensemble_scheduling", "sequence_batching", "response_cache")
-            ),
+            )
+            or bool(batching.get("preserve_ordering", False)),
         )
 
     def only_input(self) -> str:

@@ -15,6 +15,7 @@ from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference
 from tritonffi._input import Raw
+from tritonffi._native import lib
 from tritonffi._request import Request, request_of
 from tritonffi._template import Template
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._spec import ModelSpec
+
+#: Where C counts how often a model of any server may have changed.
+_changes = lib.tffi_model_changes()
 
 
 class Starter:
@@ -47,13 +51,13 @@ class Starter:
         self._version = version
         self._read = read
         self._spec: ModelSpec | None = None
-        self._epoch = -1
+        self._changes = -1  # as of which the spec is fresh
         self._templates: dict[tuple[str, ...], list[Template]] = {}
 
     def spec(self) -> ModelSpec:
         """Return what the model takes and gives, read anew after each load or unload."""
         spec = self._spec
-        if spec is None or self._epoch != self._lifecycle.epoch:
+        if spec is None or self._changes != _changes[0]:
             spec = self.refresh()
         return spec
 
@@ -194,7 +198,7 @@ class Starter:
         request: Request | None,
     ) -> tuple[Template, AnyInference]:
         """Check a request and write it into a template, which is not to be shared meanwhile."""
-        if self._epoch != self._lifecycle.epoch:
+        if self._changes != _changes[0]:
             self.refresh()
         if type(inputs) is not dict:
             inputs = self._mapping(self.spec(), inputs)
@@ -213,7 +217,7 @@ class Starter:
 
     def _new_template(self, names: tuple[str, ...]) -> Template:
         home = self._templates.get(names, [])
-        template = Template(self.spec(), self._version, names, home)
+        template = Template(self.spec(), self._version, names, home, self._changes)
         self._templates[names] = home  # only now: the names are the model's
         return template
 
@@ -229,10 +233,9 @@ class Starter:
 
     def refresh(self) -> ModelSpec:
         """Read what the model takes and gives, and forget what was made from it before."""
-        epoch = self._lifecycle.epoch
-        spec = self._read()
-        if spec != self._spec:
-            self._templates = {}
-            self._spec = spec
-        self._epoch = epoch
-        return self._spec
+        changes = _changes[0]
+        self._spec = spec = self._read()
+        # Also where it is as it was: requests of Triton's that wait are none of the new model's.
+        self._templates = {}
+        self._changes = changes
+        return spec

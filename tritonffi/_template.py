@@ -56,6 +56,13 @@ class Template:
     One call uses it at a time; the structs only have to live until `tffi_inference_submit` returns.
     After an exception it is not to be used again: what went with that request is still written in.
 
+    Args:
+        spec: What the model takes and gives,
+        version: and its version, or -1.
+        names: Of the inputs.
+        home: Where it waits for the next call.
+        changes: What `tffi_model_changes` counted before the spec was read.
+
     Attributes:
         home: Where it waits for the next call.
         native: The ``tffi_request *``.
@@ -65,6 +72,7 @@ class Template:
 
     __slots__ = (
         "_are_alike",
+        "_changes",
         "_error",
         "_extra",
         "_keep",
@@ -82,7 +90,12 @@ class Template:
     )
 
     def __init__(
-        self, spec: ModelSpec, version: int, names: Sequence[str], home: list[Template]
+        self,
+        spec: ModelSpec,
+        version: int,
+        names: Sequence[str],
+        home: list[Template],
+        changes: int,
     ) -> None:
         spec.check_input_names(names)
         self.home = home
@@ -103,6 +116,7 @@ class Template:
         self._spares = ffi.gc(ffi.new("tffi_spares **"), lib.tffi_spares_release)
         self.native.lending = True  # its inference stands in its queue's table, with the pins
         self._are_alike = False
+        self._changes = changes
         self._max_pending = 0
         # What lives from `describe` to `clear`, for requests that say more than their inputs.
         self._usual = _CACHED if spec.is_cached else None
@@ -167,7 +181,7 @@ class Template:
         if self._spec.leaves_marks:
             return
         if not self._spares[0]:
-            lib.tffi_spares_new(self._spares)
+            lib.tffi_spares_new(self._spares, self._changes)
         self.native.spares = self._spares[0]
 
     def _change(self) -> None:

@@ -11,7 +11,7 @@ bool infer_again(const char *how)
   tffi_queue *queue = NULL;
   tffi_spares *spares = NULL;
   tffi_queue_new(&queue);
-  tffi_spares_new(&spares);
+  tffi_spares_new(&spares, *tffi_model_changes());
   for (uint32_t i = 0; queue != NULL && i < TIMES; i++) {
     uint64_t token = 0;
     driver_seen seen = {0};

@@ -362,7 +362,7 @@ static void forks(void)
   tffi_queue_new(&queue);
   uint64_t token = 0;
   CHECK(driver_submit("h", queue, 1, &token) == NULL);
-  tffi_spares_new(&all_spares);
+  tffi_spares_new(&all_spares, *tffi_model_changes());
   forking = true;
   start(tasks, WORKERS, be_busy, queue, 0);
   for (uint32_t i = 0; i < ROUNDS; i++) {
