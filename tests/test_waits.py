@@ -124,9 +124,23 @@ def sequence_stream(server):
         next(responses)
 
 
+def run_awake(coroutine):
+    """Run it in an event loop that sleeps through no signal.
+
+    One that goes to sleep as the signal comes does, until something else happens; but not where it
+    handles any signal itself.
+    """
+
+    async def run():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: None)
+        await coroutine
+
+    asyncio.run(run())
+
+
 def async_infer(server):
     """In an event loop."""
-    asyncio.run(server.model("echo").async_infer(ONE, **HELD))
+    run_awake(server.model("echo").async_infer(ONE, **HELD))
 
 
 def async_stream(server):
@@ -136,7 +150,7 @@ def async_stream(server):
         async with server.model("stream").async_stream({"INPUT0": [1]}, **HELD) as responses:
             await anext(responses)
 
-    asyncio.run(run())
+    run_awake(run())
 
 
 def async_map(server):
@@ -146,13 +160,13 @@ def async_map(server):
         async with server.model("echo").async_map([ONE] * 3, **HELD) as responses:
             await anext(responses)
 
-    asyncio.run(run())
+    run_awake(run())
 
 
 def async_sequence(server):
     """A request of a sequence in an event loop."""
     started = server.model("sequence").sequence()
-    asyncio.run(started.async_infer({"INPUT0": [[1]]}, sequence_end=True, **HELD))
+    run_awake(started.async_infer({"INPUT0": [[1]]}, sequence_end=True, **HELD))
 
 
 REQUESTS = [
