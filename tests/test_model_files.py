@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
+from _ensemble import ensemble
 
 from tritonffi import InvalidArgumentError, ModelControlMode, Server
 from tritonffi._model_files import check_model, check_parts
@@ -100,7 +103,7 @@ ensemble_scheduling {{ step [ {{ model_name: "{}" model_version: -1 }} ] }}
 
 
 def test_the_parts_of_an_ensemble_are_looked_at_too(tmp_path):
-    """At a start and in a load, however deep they are; those that are loaded already are well."""
+    """At a start and in a load, however deep they are, and those of an ensemble in itself."""
     write(tmp_path / "part", PYTHON, "1/")
     for name, part in (("inner", "part"), ("outer", "inner"), ("own", "own")):
         (tmp_path / name / "1").mkdir(parents=True)
@@ -117,13 +120,27 @@ def test_the_parts_of_an_ensemble_are_looked_at_too(tmp_path):
         }
         with pytest.raises(InvalidArgumentError, match="ensemble 'new', model 'part'"):
             server.load("new", config)
+    check_parts(tmp_path / "own", None, lambda name: [tmp_path / name])
 
-    def find(name):
-        return [tmp_path / name]
 
-    with pytest.raises(InvalidArgumentError, match=missing):
-        check_parts(tmp_path / "outer", None, find, lambda name: name == "other")
-    check_parts(tmp_path / "outer", None, find, lambda name: name == "part")
+def test_a_part_that_is_loaded_is_looked_at_too(server, repository):
+    """Triton would load it anew from its folder."""
+    folder = write(repository / "part", PYTHON, "1/")
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    try:
+        server.load(
+            "part",
+            {
+                "backend": "tffitest",
+                "input": [{"name": "INPUT0", **tensor}],
+                "output": [{"name": "OUTPUT0", **tensor}],
+            },
+        )
+        with pytest.raises(InvalidArgumentError, match=r"'chain', model 'part': .* is missing"):
+            ensemble(server, "chain", ["part"], max_batch_size=0)
+        server.unload("part")
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_poll_does_not_wait_for_it(tmp_path):

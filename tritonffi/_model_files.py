@@ -108,19 +108,16 @@ def check_model(
     return False
 
 
-def check_parts(
-    folder: Path,
-    config: str | None,
-    find: Callable[[str], Iterable[Path]],
-    is_loaded: Callable[[str], bool] = lambda _: False,
-) -> None:
+def check_parts(folder: Path, config: str | None, find: Callable[[str], Iterable[Path]]) -> None:
     """Refuse an ensemble that has a part for which Triton would wait.
+
+    With the ensemble Triton loads each part anew whose folder is not what the part was loaded from,
+    because a file is gone or because it was loaded with other files: so all are looked at.
 
     Args:
         folder: The model's, ensemble or not.
         config: What is used in place of the config that is there.
         find: Gives the folders of a model.
-        is_loaded: Whether a part is loaded already, from wherever, and stays as it is.
 
     Raises:
         InvalidArgumentError: A part lacks its file.
@@ -129,7 +126,7 @@ def check_parts(
     coming = _parts(folder, config)
     while coming:
         part = coming.pop()
-        if part in seen or is_loaded(part):
+        if part in seen:
             continue
         seen.add(part)
         for found in find(part):

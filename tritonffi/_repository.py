@@ -95,7 +95,7 @@ def load(
     given = str(overrides["config"]) if "config" in overrides else None
     folder = [*_folders(lifecycle, name), lifecycle.repository / name][0]
     is_python = check_model(folder, given, files or None)
-    check_parts(folder, given, partial(_folders, lifecycle), partial(_is_loaded, lifecycle))
+    check_parts(folder, given, partial(_folders, lifecycle))
     watch = _python_backend.StubWatch(name) if is_python else None
     load_with(lifecycle, name, overrides, timeout, watch=watch)
 
@@ -459,12 +459,6 @@ def _folders(lifecycle: Lifecycle, name: str) -> list[pathlib.Path]:
         if name not in mapping and "://" not in place:
             folders.append(pathlib.Path(place, name))
     return [folder for folder in folders if folder.is_dir()]
-
-
-def _is_loaded(lifecycle: Lifecycle, name: str) -> bool:
-    with lifecycle.use():
-        index = lifecycle.index(lifecycle.handle())
-    return any(entry["name"] == name and entry.get("state") == "READY" for entry in index)
 
 
 def _place(path: str | os.PathLike[str]) -> str:
