@@ -54,7 +54,8 @@ def run_alone(library, *arguments):
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 def soak_long() -> None:
