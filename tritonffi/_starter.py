@@ -151,6 +151,8 @@ class Starter:
             for inference in inferences:
                 if not inference.token:
                     inference.leave()
+                elif not isinstance(error, Exception):
+                    inference.cancel()  # nobody gets it
             if not isinstance(error, Exception):  # Ctrl-C, above all
                 raise
         # What failed is tried once more by itself: `start` finds the reason, and fresh metadata.
