@@ -22,7 +22,7 @@ static void finish_if_last(tffi_slot *slot)
   free(slot->wanted);
   slot->wanted = NULL;
   if (slot->spares != NULL) {
-    tffi_spares_put(slot->spares, slot->released, slot->taken);
+    tffi_spares_put(slot->spares, slot->released, slot->generation_taken);
     slot->spares = NULL;
     slot->released = NULL;
   }
@@ -175,9 +175,9 @@ static bool is_worth_lending(const tffi_request *request)
 
 /* The C request as it is described, new or used before. After an error there may be one all the same, to be deleted. */
 static struct TRITONSERVER_Error *make_request(struct TRITONSERVER_Server *server, const tffi_request *request,
-                                               struct TRITONSERVER_InferenceRequest **irequest, uint64_t *taken)
+                                               struct TRITONSERVER_InferenceRequest **irequest, uint64_t *generation)
 {
-  *irequest = request->spares == NULL ? NULL : tffi_spares_take(request->spares, taken);
+  *irequest = request->spares == NULL ? NULL : tffi_spares_take(request->spares, generation);
   if (*irequest != NULL) {
     return tffi_request_refill(*irequest, request);
   }
@@ -193,7 +193,7 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   struct TRITONSERVER_InferenceRequest *irequest = NULL;
   struct TRITONSERVER_ResponseAllocator *allocator = NULL;
   struct TRITONSERVER_InferenceTrace *trace = NULL;
-  uint64_t taken = 0;
+  uint64_t generation = 0;
   tffi_slot *slot = NULL;
   tffi_wanted *wanted = NULL;
   *token = 0;
@@ -201,7 +201,7 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   if (error != NULL) {
     return error;
   }
-  error = make_request(server, request, &irequest, &taken);
+  error = make_request(server, request, &irequest, &generation);
   if (error == NULL && !tffi_wanted_new(request, &wanted)) {
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for what is wanted of the outputs");
   }
@@ -218,7 +218,7 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
     slot->max_pending = request->max_pending;
     slot->wanted = wanted;
     slot->spares = request->spares;
-    slot->taken = taken;
+    slot->generation_taken = generation;
     if (is_worth_lending(request)) {
       tffi_slot_lend(slot, irequest);
     }
@@ -236,7 +236,7 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
     tffi_discard(TRITONSERVER_InferenceRequestDelete(irequest));
   }
   if (request->spares != NULL) {
-    tffi_spares_put(request->spares, NULL, taken);
+    tffi_spares_put(request->spares, NULL, generation);
   }
   if (trace != NULL) {
     tffi_trace_refused(request->trace);

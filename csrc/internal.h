@@ -99,11 +99,11 @@ struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequ
 
 /*
  * spare.c: for one more inference, which holds the spares until tffi_spares_put. A request that waits, or NULL: then the
- * caller makes one, after this call. `time` is when; 0: what is made then is not kept.
+ * caller makes one, after this call. It is kept later if their generation is still the same.
  */
-struct TRITONSERVER_InferenceRequest *tffi_spares_take(tffi_spares *spares, uint64_t *time);
+struct TRITONSERVER_InferenceRequest *tffi_spares_take(tffi_spares *spares, uint64_t *generation);
 /* The inference is over. Its request, if it may serve again: it waits, or is deleted. */
-void tffi_spares_put(tffi_spares *spares, struct TRITONSERVER_InferenceRequest *request, uint64_t time);
+void tffi_spares_put(tffi_spares *spares, struct TRITONSERVER_InferenceRequest *request, uint64_t generation);
 /* Around a call that may change the models of a server: build_ffi.py has the list. */
 void tffi_spares_forbid(void);
 void tffi_spares_allow(void);
@@ -141,7 +141,7 @@ typedef struct tffi_slot {
 
   tffi_spares *spares;                           /* of the request; NULL: none */
   struct TRITONSERVER_InferenceRequest *released; /* may serve again: kept until the final response was seen */
-  uint64_t taken;                                /* the time of tffi_spares_take */
+  uint64_t generation_taken;                     /* what tffi_spares_take said */
 
   tffi_wanted *wanted; /* NULL: nothing; freed when final response and release were seen */
 

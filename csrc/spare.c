@@ -27,7 +27,7 @@ typedef struct shelf {
 struct tffi_spares {
   tffi_spares *next, *previous;
   shelf *shelf;        /* NULL: none has waited yet */
-  uint64_t since;      /* the time of tffi_spares_change */
+  uint64_t generation; /* how often tffi_spares_change was called */
   uint64_t changes;    /* the count as of which it is known that they may serve again */
   uint32_t references; /* Python's, and one for each inference in flight */
   uint32_t forks;
@@ -37,12 +37,10 @@ struct tffi_spares {
 static struct {
   pthread_mutex_t lock;
   tffi_spares *first;
-  uint64_t time; /* goes on whenever requests become useless */
-  uint64_t since;
   uint64_t changes; /* written under the lock, read without */
   uint32_t forbidden; /* how many calls are changing models now, and one for ever where has_python */
   bool has_python;    /* Triton's python backend was seen: its models may change others, of which nobody learns */
-} all = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, .time = 1, .since = 1};
+} all = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
 static void after_fork_in_child(void)
 {
@@ -163,18 +161,18 @@ void tffi_spares_change(tffi_spares *spares)
     return;
   }
   pthread_mutex_lock(&all.lock);
-  spares->since = ++all.time;
+  spares->generation += 1;
   shelf *taken = take_shelf(spares, NULL);
   pthread_mutex_unlock(&all.lock);
   empty(taken);
 }
 
-struct TRITONSERVER_InferenceRequest *tffi_spares_take(tffi_spares *spares, uint64_t *time)
+struct TRITONSERVER_InferenceRequest *tffi_spares_take(tffi_spares *spares, uint64_t *generation)
 {
   struct TRITONSERVER_InferenceRequest *request = NULL;
   pthread_mutex_lock(&all.lock);
   spares->references += 1;
-  *time = spares->changes == all.changes ? all.time : 0;
+  *generation = spares->generation;
   shelf *from = spares->shelf;
   if (from != NULL && from->count > 0) {
     request = from->requests[--from->count];
@@ -184,11 +182,11 @@ struct TRITONSERVER_InferenceRequest *tffi_spares_take(tffi_spares *spares, uint
   return request;
 }
 
-void tffi_spares_put(tffi_spares *spares, struct TRITONSERVER_InferenceRequest *request, uint64_t time)
+void tffi_spares_put(tffi_spares *spares, struct TRITONSERVER_InferenceRequest *request, uint64_t generation)
 {
   pthread_mutex_lock(&all.lock);
-  if (request != NULL && spares->is_owned && all.forbidden == 0 && time >= all.since && time >= spares->since &&
-      put_on_shelf(spares, request)) {
+  if (request != NULL && spares->is_owned && all.forbidden == 0 && spares->changes == all.changes &&
+      spares->generation == generation && put_on_shelf(spares, request)) {
     request = NULL;
   }
   const bool free_it = drop_reference(spares);
@@ -231,7 +229,6 @@ void tffi_spares_allow(void)
 {
   const bool is_seen = dl_iterate_phdr(is_python_backend, NULL) != 0;
   pthread_mutex_lock(&all.lock);
-  all.since = ++all.time;
   __atomic_store_n(&all.changes, all.changes + 1, __ATOMIC_RELEASE);
   if (!is_seen || all.has_python) {
     all.forbidden -= 1;
