@@ -19,7 +19,7 @@ from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference, finish
 from tritonffi._map import start_map
 from tritonffi._request import Request, request_of
-from tritonffi._starter import Starter, _changes
+from tritonffi._starter import Starter, model_changes
 from tritonffi._template import Template
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class PreparedStarter(Starter):
         inputs: Inputs,
         request: Request | None,  # noqa: ARG002 (it is said already)
     ) -> tuple[Template, AnyInference]:
-        if self._changes != _changes[0]:
+        if self._changes != model_changes[0]:
             self.refresh()
         try:
             template = self._home.pop()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tritonffi._spec import ModelSpec
 
 #: Where C counts how often a model of any server may have changed.
-_changes = lib.tffi_model_changes()
+model_changes = lib.tffi_model_changes()
 
 
 class Starter:
@@ -57,7 +57,7 @@ class Starter:
     def spec(self) -> ModelSpec:
         """Return what the model takes and gives, read anew after each load or unload."""
         spec = self._spec
-        if spec is None or self._changes != _changes[0]:
+        if spec is None or self._changes != model_changes[0]:
             spec = self.refresh()
         return spec
 
@@ -200,7 +200,7 @@ class Starter:
         request: Request | None,
     ) -> tuple[Template, AnyInference]:
         """Check a request and write it into a template, which is not to be shared meanwhile."""
-        if self._changes != _changes[0]:
+        if self._changes != model_changes[0]:
             self.refresh()
         if type(inputs) is not dict:
             inputs = self._mapping(self.spec(), inputs)
@@ -235,7 +235,7 @@ class Starter:
 
     def refresh(self) -> ModelSpec:
         """Read what the model takes and gives, and forget what was made from it before."""
-        changes = _changes[0]
+        changes = model_changes[0]
         self._spec = spec = self._read()
         # Also where it is as it was: requests of Triton's that wait are none of the new model's.
         self._templates = {}
