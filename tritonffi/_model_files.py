@@ -44,11 +44,11 @@ def check_start(options: ServerOptions) -> None:
     for place in places:
         check_repository(place, names)
     folders = [Path(place) for place in places if "://" not in place]
+
+    def find(name: str) -> list[Path]:
+        return [folder / name for folder in folders if (folder / name).is_dir()]
+
     for name in names or ():
-
-        def find(part: str) -> list[Path]:
-            return [folder / part for folder in folders if (folder / part).is_dir()]
-
         for folder in find(name):
             check_parts(folder, None, find)
 
