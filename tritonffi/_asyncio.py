@@ -279,11 +279,7 @@ def call_in(
 
 def resolve(waiter: asyncio.Future[None]) -> None:
     """Wake who waits for a future, from whichever thread."""
-    loop = waiter.get_loop()
-    if _is_running(loop):  # as `call_in` does, but without a call: this is done for each inference
-        set_future(waiter)
-    else:
-        call_in(loop, set_future, waiter)
+    call_in(waiter.get_loop(), set_future, waiter)
 
 
 def set_future(waiter: asyncio.Future[None]) -> None:
