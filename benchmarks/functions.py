@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 IN_FLIGHT = [1, 8, 32, 128]
 LARGE = 1 << 20
 BASE, OURS, PYTRITON = "python backend", "tritonffi function", "pytriton"
+OTHERS = {BASE: "benchmarks._python_backend", PYTRITON: "benchmarks._pytriton"}
 PYTRITON_PYTHON = "TRITONFFI_BENCH_PYTRITON_PYTHON"
 MAX_BATCH = 64
 INPUT_COPIES, OUTPUT_COPIES = "copies of inputs", "of outputs"
@@ -60,9 +61,9 @@ def main(options: Options) -> Outcome:
             config={"dynamic_batching": {}},
         )
         ways: dict[str, Run] = {OURS: partial(_run, server)}
-        for name, (python, module) in _OTHERS.items():
+        for name, module in OTHERS.items():
             try:
-                command = [python(), "-m", module, str(MAX_BATCH)]
+                command = [_python_of(name), "-m", module, str(MAX_BATCH)]
                 ways[name] = stack.enter_context(child(command)).run
             except ContenderError as error:  # noqa: PERF203 - one by one
                 skipped[name] = str(error)
@@ -119,18 +120,10 @@ def _difference(
     return tritonffi.FunctionCopies(*(one - other for one, other in counts))
 
 
-def _own_python() -> str:
-    return sys.executable
-
-
-def _pytriton_python() -> str:
+def _python_of(name: str) -> str:
+    if name != PYTRITON:
+        return sys.executable
     try:
         return os.environ[PYTRITON_PYTHON]
     except KeyError:
         raise ContenderError(f"{PYTRITON_PYTHON} names no Python that has pytriton") from None
-
-
-_OTHERS = {
-    BASE: (_own_python, "benchmarks._python_backend"),
-    PYTRITON: (_pytriton_python, "benchmarks._pytriton"),
-}
