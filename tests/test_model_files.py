@@ -51,6 +51,8 @@ def test_what_is_whole_passes(tmp_path, config, files):
         (PYTHON, ["2/model.py", "10/"], "10/model.py"),
         (PYTHON + ' default_model_filename: "other.py"', ["1/model.py"], "1/other.py"),
         ("backend : 'python'", ["1/"], "1/model.py"),
+        ('{"backend": "python", "defaultModelFilename": "x.py"}', ["1/model.py"], "1/x.py"),
+        ('{"backend": "python", "versionPolicy": {"all": {}}}', ["1/", "2/"], "2/model.py"),
         (PYTHON + " version_policy { all {} }", ["1/", "2/"], "2/model.py"),
     ],
 )
@@ -116,7 +118,7 @@ def test_the_parts_of_an_ensemble_are_looked_at_too(tmp_path):
             server.load("outer")
         config = {
             "platform": "ensemble",
-            "ensemble_scheduling": {"step": [{"model_name": "part", "model_version": -1}]},
+            "ensembleScheduling": {"step": [{"modelName": "part", "modelVersion": -1}]},
         }
         with pytest.raises(InvalidArgumentError, match="ensemble 'new', model 'part'"):
             server.load("new", config)

@@ -266,17 +266,34 @@ def test_shared_memory_of_a_killed_process_is_removed(runs, tmp_path):
         assert segments(pid) == []
 
 
-@pytest.mark.parametrize("how", ["load", "start"])
+@pytest.mark.parametrize("how", ["load", "reload", "ensemble", "start"])
 def test_a_stub_that_dies_before_its_model_is_known_ends_the_waiting(runs, tmp_path, how):
     """Triton would wait for ever; others load beside it, and the process ends well."""
     write(tmp_path, "dies", "FP32", "return value")
-    (tmp_path / "dies" / "1" / "model.py").write_text("import os\nos._exit(3)\n")
     body = """
+        model = pathlib.Path(sys.argv[2], "dies", "1", "model.py")
+        dying = "import os\\nos._exit(3)\\n"
+        tensor = {"data_type": "TYPE_FP32", "dims": [1]}
         if sys.argv[3] == "start":
+            model.write_text(dying)
             print(message(lambda: Server(sys.argv[2])))
         else:
             server = Server(sys.argv[2], startup_models=[])
-            print(message(lambda: server.load("dies")))
+            if sys.argv[3] == "reload":
+                server.load("dies")  # its process lives on beside the one that dies
+            model.write_text(dying)
+            if sys.argv[3] == "ensemble":
+                maps = {"input_map": {"IN": "X"}, "output_map": {"OUT": "Y"}}
+                step = {"model_name": "dies", "model_version": -1, **maps}
+                whole = {
+                    "platform": "ensemble",
+                    "input": [{"name": "X", **tensor}],
+                    "output": [{"name": "Y", **tensor}],
+                    "ensembleScheduling": {"step": [step]},
+                }
+                print(message(lambda: server.load("whole", whole)))
+            else:
+                print(message(lambda: server.load("dies")))
             add = server.load_function(
                 "add", lambda x: x + 1, inputs={"x": ("FP32", [1])}, outputs={"y": ("FP32", [1])}
             )

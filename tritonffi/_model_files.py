@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
     from tritonffi._options import ServerOptions
 
-# As in config.pbtxt, or in JSON.
+# As in config.pbtxt, or in JSON, where protobuf takes the names in either form.
 _IS_PYTHON = re.compile(r"""\bbackend"?\s*:\s*["']python["']""")
-_FILE = re.compile(r"""\bdefault_model_filename"?\s*:\s*["']([^"']+)["']""")
-_IS_ENSEMBLE = re.compile(r"""\bensemble_scheduling\b""")
-_PART = re.compile(r"""\bmodel_name"?\s*:\s*["']([^"']+)["']""")
+_FILE = re.compile(
+    r"""\b(?:default_model_filename|defaultModelFilename)"?\s*:\s*["']([^"']+)["']"""
+)
+_IS_ENSEMBLE = re.compile(r"""\b(?:ensemble_scheduling|ensembleScheduling)\b""")
+_PART = re.compile(r"""\b(?:model_name|modelName)"?\s*:\s*["']([^"']+)["']""")
+_HAS_POLICY = re.compile(r"""\b(?:version_policy|versionPolicy)\b""")
 _COMMENT = re.compile(r"^\s*#.*", re.MULTILINE)
 
 
@@ -97,7 +100,7 @@ def check_model(
         match = _FILE.search(config)
         file = "model.py" if match is None else match[1]
         numbers = sorted((version for version in versions if version.isdecimal()), key=int)
-        if "version_policy" not in config:
+        if not _HAS_POLICY.search(config):
             del numbers[:-1]  # that is the one that is loaded
         if numbers and not any(f"{number}/{file}" in files for number in numbers):
             raise InvalidArgumentError(
@@ -108,7 +111,9 @@ def check_model(
     return False
 
 
-def check_parts(folder: Path, config: str | None, find: Callable[[str], Iterable[Path]]) -> None:
+def check_parts(
+    folder: Path, config: str | None, find: Callable[[str], Iterable[Path]]
+) -> set[str]:
     """Refuse an ensemble that has a part for which Triton would wait.
 
     With the ensemble Triton loads each part anew whose folder is not what the part was loaded from,
@@ -119,10 +124,14 @@ def check_parts(folder: Path, config: str | None, find: Callable[[str], Iterable
         config: What is used in place of the config that is there.
         find: Gives the folders of a model.
 
+    Returns:
+        The parts that are of the python backend.
+
     Raises:
         InvalidArgumentError: A part lacks its file.
     """
     seen: set[str] = set()
+    python: set[str] = set()
     coming = _parts(folder, config)
     while coming:
         part = coming.pop()
@@ -131,10 +140,12 @@ def check_parts(folder: Path, config: str | None, find: Callable[[str], Iterable
         seen.add(part)
         for found in find(part):
             try:
-                check_model(found)
+                if check_model(found):
+                    python.add(part)
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"ensemble {folder.name!r}, {error}") from None
             coming += _parts(found, None)
+    return python
 
 
 def _parts(folder: Path, config: str | None) -> list[str]:

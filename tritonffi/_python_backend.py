@@ -33,7 +33,7 @@ from tritonffi import _leftovers
 from tritonffi._errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 STUB: Final = "triton_python_backend_stub"
 _HOME: Final = ".home"
@@ -270,17 +270,22 @@ def is_lost(model: str | None = None) -> bool:
     """
     if not _own_shm():
         return False  # the usual case, in which there is nothing to look for
-    dead = False
-    for pid, state in _stubs():
-        if state == "Z":
-            dead = True
-        elif model is not None:
+    stubs = list(_stubs())
+    is_alive = model is not None and bool(_living(model, stubs))
+    return not is_alive and any(state == "Z" for _, state in stubs)
+
+
+def _living(model: str, stubs: Iterable[tuple[str, str]]) -> set[str]:
+    """Return which of some stubs are a model's and live."""
+    name = os.fsencode(model)
+    living = set()
+    for pid, state in stubs:
+        if state != "Z":
             with contextlib.suppress(OSError):
                 arguments = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
-                name = os.fsencode(model)
                 if any(a == name or a.startswith(name + b"_") for a in arguments):
-                    return False
-    return dead
+                    living.add(pid)
+    return living
 
 
 class StubWatch:
@@ -291,15 +296,16 @@ class StubWatch:
     (triton-inference-server/server#4537). One that ends as it should is waited for in no time.
     """
 
-    def __init__(self, model: str | None = None) -> None:
+    def __init__(self, models: Collection[str] = ()) -> None:
         """
-        Remember who is dead already.
+        Remember who is dead already, and who lives: an old model serves while the new one loads.
 
         Args:
-            model: The one that is loaded; None: any.
+            models: Those that are loaded; none: any.
         """
-        self._model = model
-        self._before = self._dead()
+        stubs = list(_stubs())
+        self._dead = {pid for pid, state in stubs if state == "Z"}
+        self._living = {model: _living(model, stubs) for model in models}
         self._since: float | None = None
 
     def __call__(self) -> None:
@@ -307,23 +313,30 @@ class StubWatch:
         Look whether there is one.
 
         Raises:
-            InternalError: It has been there for a while, and the model has no living one.
+            InternalError: It has been there for a while, and a model has got no living one.
         """
-        if not (self._dead() - self._before and is_lost(self._model)):
+        lost = self._lost()
+        if lost is None:
             self._since = None
         elif self._since is None:
             self._since = time.monotonic()
         elif time.monotonic() - self._since > PATIENCE_S:
-            context = "" if self._model is None else f"model {self._model!r}: "
+            context = lost and f"model {lost!r}: "
             raise InternalError(
                 f"{context}a process of Triton's python backend has ended before it had said what "
                 "its model takes and gives, and Triton waits for it for ever. Its last words are "
                 "on stderr; with strict_model_config=True, Triton itself sees such an end"
             )
 
-    @staticmethod
-    def _dead() -> set[str]:
-        return {pid for pid, state in _stubs() if state == "Z"} if _own_shm() else set()
+    def _lost(self) -> str | None:
+        """Return the model that a stub seems to have died for; empty: any; None: all is well."""
+        stubs = list(_stubs()) if _own_shm() else []
+        if all(state != "Z" or pid in self._dead for pid, state in stubs):
+            return None
+        for model, living in self._living.items():
+            if not _living(model, stubs) - living:
+                return model
+        return None if self._living else ""
 
 
 def end_stubs() -> None:

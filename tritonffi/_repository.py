@@ -93,11 +93,22 @@ def load(
             if not (lifecycle.repository / name).is_dir():
                 (lifecycle.repository / name / "1").mkdir(parents=True)
     given = str(overrides["config"]) if "config" in overrides else None
-    folder = [*_folders(lifecycle, name), lifecycle.repository / name][0]
-    is_python = check_model(folder, given, files or None)
-    check_parts(folder, given, partial(_folders, lifecycle))
-    watch = _python_backend.StubWatch(name) if is_python else None
+    watched = _check_files(lifecycle, name, given, files)
+    watch = _python_backend.StubWatch(watched) if watched else None
     load_with(lifecycle, name, overrides, timeout, watch=watch)
+
+
+def _check_files(
+    lifecycle: Lifecycle, name: str, config: str | None, files: Mapping[str, Content] | None
+) -> set[str]:
+    """Refuse a load that would never be over; return the models that get python processes."""
+    folder = [*_folders(lifecycle, name), lifecycle.repository / name][0]
+    own = {name} if check_model(folder, config, files or None) else set()
+    parts = check_parts(folder, config, partial(_folders, lifecycle))
+    if parts:
+        with lifecycle.use():
+            parts -= lifecycle.loaded(lifecycle.handle())
+    return own | parts
 
 
 def _write(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> None:
