@@ -129,6 +129,8 @@ OF_PYTHON = {
     "AsyncResponseMap": "what `Model.async_map` returns",
     "ResponseMap": "what `Model.map` returns",
     "Inference.wake": "internal",
+    "Inference.model_name": "as it was given",
+    "Inference.request_id": "as it was given",
     "AsyncResponseStream.aclose": "cancels, and drops what was not read",
     "Inference.check_deadline": "internal",
     "Inference.is_done": "internal",

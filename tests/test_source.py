@@ -48,6 +48,7 @@ ORDER = [
     "_memory_pool",
     "_input",
     "_output",
+    "_terms",
     "_response",
     "_trace_record",
     "_trace",

@@ -32,31 +32,32 @@ if TYPE_CHECKING:
 
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._native import CData
+    from tritonffi._terms import Terms
 
 
 class LoopQueue(CompletionQueue):
-    """The queue of a server for one event loop, which takes what comes there."""
+    """The queue of a server for one event loop, which takes what comes there.
 
-    __slots__ = ("_descriptor", "_loop")
+    Attributes:
+        loop: Returns the loop, as long as there is one.
+    """
+
+    __slots__ = ("_descriptor", "loop")
 
     is_served = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
-        self._loop = weakref.ref(loop, self._loop_is_gone)
+        self.loop = weakref.ref(loop, self._loop_is_gone)
         self._descriptor: int = lib.tffi_queue_fd(self.native)
         if self._descriptor < 0:
             super().close()
             raise OSError("no file descriptor for the completions of an event loop")
         loop.add_reader(self._descriptor, self.drain)
 
-    def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether it is this loop's."""
-        return self._loop() is loop
-
     def is_left(self) -> bool:
         """Return whether the loop is closed."""
-        loop = self._loop()
+        loop = self.loop()
         return loop is None or loop.is_closed()
 
     def give_up(self) -> None:
@@ -79,14 +80,14 @@ class LoopQueue(CompletionQueue):
         Where a signal handler closes the server, the loop may be waiting for events, and futures
         that are set in the handler are none.
         """
-        loop = self._loop()
+        loop = self.loop()
         if loop is not None:
             with suppress(RuntimeError):  # it is closed
                 loop.call_soon_threadsafe(lambda: None)
 
     def close(self) -> None:
         """Have the loop forget the descriptor, then let go of the C queue, which closes it."""
-        loop = self._loop()
+        loop = self.loop()
         if loop is None or loop.is_closed():
             super().close()
         elif _is_running(loop):
@@ -124,19 +125,18 @@ class AwaitedInference(Inference):
     def __init__(
         self,
         queue: CompletionQueue,
-        model_name: str,
-        request_id: str,
-        timeout: float | None,
+        terms: Terms,
         pins: list[CData],
     ) -> None:
         self._waiter: asyncio.Future[None] | None = None
-        super().__init__(queue, model_name, request_id, timeout, pins)
+        super().__init__(queue, terms, pins)
 
     def leave(self) -> None:
         """Be over, and wake the task."""
-        super().leave()
-        if self._waiter is not None:
-            self.wake()
+        Inference.leave(self)  # super() is slow
+        waiter = self._waiter
+        if waiter is not None:
+            resolve(waiter)
 
     def wake(self) -> None:
         """Wake the task, from whichever thread."""
@@ -174,7 +174,7 @@ class AwaitedInference(Inference):
     def _make_waiter(self) -> asyncio.Future[None]:
         if self.queue.is_given_up:
             raise ClosedError(f"model {self.model_name!r}: {self.queue.reason}")
-        self._waiter = waiter = running_loop().create_future()
+        self._waiter = waiter = _get_running_loop()().create_future()
         if self.is_over or self.queue.is_given_up:  # only just, by another thread
             set_future(waiter)
         return waiter
@@ -188,15 +188,13 @@ class AwaitedFeed(Feed):
     def __init__(
         self,
         queue: CompletionQueue,
-        model_name: str,
-        request_id: str,
-        timeout: float | None,
+        terms: Terms,
         pins: list[CData],
         *,
         max_pending: int = 0,
     ) -> None:
         self._waiters: list[asyncio.Future[None]] = []
-        super().__init__(queue, model_name, request_id, timeout, pins, max_pending=max_pending)
+        super().__init__(queue, terms, pins, max_pending=max_pending)
 
     def deliver(self, completion: CData) -> None:
         """Take a completion, and wake the waiters."""
@@ -247,10 +245,16 @@ def asyncio_module() -> ModuleType:
     return asyncio
 
 
+@functools.cache
+def _get_running_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return what returns the event loop that runs in this thread, or raises RuntimeError."""
+    get: Callable[[], asyncio.AbstractEventLoop] = asyncio_module().get_running_loop
+    return get
+
+
 def running_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop that runs in this thread."""
-    loop: asyncio.AbstractEventLoop = asyncio_module().get_running_loop()
-    return loop
+    return _get_running_loop()()
 
 
 async def until(waiter: asyncio.Future[None], deadline: float | None) -> None:
@@ -279,7 +283,11 @@ def call_in(
 
 def resolve(waiter: asyncio.Future[None]) -> None:
     """Wake who waits for a future, from whichever thread."""
-    call_in(waiter.get_loop(), set_future, waiter)
+    loop = waiter.get_loop()
+    if _is_running(loop):
+        set_future(waiter)
+    else:
+        call_in(loop, set_future, waiter)
 
 
 def set_future(waiter: asyncio.Future[None]) -> None:
@@ -292,16 +300,16 @@ def set_future(waiter: asyncio.Future[None]) -> None:
 
 def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
     try:
-        return running_loop() is loop
+        return _get_running_loop()() is loop
     except RuntimeError:
         return False
 
 
 def queue_here(lifecycle: Lifecycle) -> LoopQueue:
     """Return the server's queue for the running loop; it is made at the first call."""
-    loop = running_loop()
+    loop = _get_running_loop()()
     queue = lifecycle.loops.get(id(loop))
-    if queue is None or not queue.is_of(loop):  # the id is that of one that was closed
+    if queue is None or queue.loop() is not loop:  # the id is that of one that was closed
         lifecycle.sweep()
         queue = LoopQueue(loop)
         lifecycle.adopt(queue)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from tritonffi._completion import CompletionQueue
     from tritonffi._native import CData
-    from tritonffi._output import Wanted
     from tritonffi._submission import Submission
+    from tritonffi._terms import Terms
 
 AnyInference = TypeVar("AnyInference", bound="Inference")
 
-#: Makes an inference of queue, model name, request id, timeout and pins.
-Make: TypeAlias = "Callable[[CompletionQueue, str, str, float | None, list[CData]], AnyInference]"
+#: Makes an inference of queue, terms and pins.
+Make: TypeAlias = "Callable[[CompletionQueue, Terms, list[CData]], AnyInference]"
 
 
 class Inference(Unique):
@@ -34,12 +34,11 @@ class Inference(Unique):
     Methods may be called from any thread.
 
     Attributes:
-        model_name: The model that was asked.
-        request_id: The id given with the request.
+        terms: What it has in common with others that are alike.
         is_over: Whether the last response is there and Triton is through with the inputs.
         pins: The addresses of the inputs, each of which keeps its memory, until it is over.
         token: The C handle; harmless when it is stale.
-        timeout: Seconds from its making until it is cancelled; None: none.
+        deadline: When it is cancelled, on the clock of ``time.monotonic``; None: never.
         submission: How it comes to Triton; None: nothing was done for it yet.
         wanted: What is wanted of the outputs, until it is over; None: nothing special.
 
@@ -53,42 +52,45 @@ class Inference(Unique):
         "deadline",
         "is_over",
         "key",
-        "model_name",
         "pins",
         "queue",
-        "request_id",
         "submission",
-        "timeout",
+        "terms",
         "token",
         "wanted",
     )
 
     #: How many responses may wait to be read; 0: any number.
     max_pending = 0
+    #: Whether `enter` has something to do.
+    enters = False
 
-    def __init__(
-        self,
-        queue: CompletionQueue,
-        model_name: str,
-        request_id: str,
-        timeout: float | None,
-        pins: list[CData],
-    ) -> None:
+    def __init__(self, queue: CompletionQueue, terms: Terms, pins: list[CData]) -> None:
         """Hold the pins; `Template.submit` puts it into the table of inferences in flight."""
-        self.model_name = model_name
-        self.request_id = request_id
+        self.terms = terms
+        self.wanted = terms.wanted
         self.is_over = False
         self.token = 0
         self.submission: Submission | None = None
         self.queue = queue
         self.pins: list[CData] | None = pins
-        self._outcomes: list[Response | TritonError] | deque[Response | TritonError] = []
+        # None: there is none yet.
+        self._outcomes: list[Response | TritonError] | deque[Response | TritonError] | None = None
         self._arrived = 0
         self._count = -1  # of completions; known with the last one
-        self.wanted: Wanted | None = None
-        self.timeout = timeout
+        timeout = terms.timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.key = queue.next_key()
+
+    @property
+    def model_name(self) -> str:
+        """The model that was asked."""
+        return self.terms.model_name
+
+    @property
+    def request_id(self) -> str:
+        """The id given with the request."""
+        return self.terms.request_id
 
     def enter(self) -> None:
         """Be about to be submitted."""
@@ -109,14 +111,14 @@ class Inference(Unique):
     def deliver(self, completion: CData) -> None:
         """Take a completion of this inference: read the response, note the end."""
         outcome: Response | TritonError | None = None
-        if completion.whole:
-            outcome = read(completion, self.model_name, self.request_id, self.wanted)
+        if completion.whole and self._outcomes is None:
+            outcome = read(completion, self.terms, self.wanted)
             self._arrived = self._count = 1  # as in `_arrive`
-            self._outcomes.append(outcome)
+            self._outcomes = [outcome]
             self.leave()
             return
         if completion.has_response:
-            outcome = read(completion, self.model_name, self.request_id, self.wanted)
+            outcome = read(completion, self.terms, self.wanted)
         self._arrive(completion.number, outcome, completion.done)
 
     def miss(self, completion: CData) -> None:
@@ -142,10 +144,13 @@ class Inference(Unique):
         """
         if done:
             self._count = number + 1
+        outcomes = self._outcomes
+        if outcomes is None:
+            self._outcomes = outcomes = []
         if number == self._arrived:
             self._arrived = number + 1
             if outcome is not None:
-                self._outcomes.append(outcome)
+                outcomes.append(outcome)
         else:
             # Another thread has taken an earlier one and not yet delivered it.
             self.queue.early[self.key, number] = outcome
@@ -158,7 +163,7 @@ class Inference(Unique):
                 break  # it is still to come, or another thread goes on with it
             self._arrived += 1
             if outcome is not None:
-                self._outcomes.append(outcome)
+                outcomes.append(outcome)
         if self._arrived == self._count:
             self.leave()
 
@@ -196,7 +201,7 @@ class Inference(Unique):
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.cancel()
             raise TimeoutError(
-                f"model {self.model_name!r}: no result within {self.timeout:g} s; "
+                f"model {self.model_name!r}: no result within {self.terms.timeout:g} s; "
                 "the request was cancelled"
             )
 
@@ -218,9 +223,9 @@ class Inference(Unique):
                 f"model {self.model_name!r}: no result within {timeout:g} s; it goes on"
             )
         outcomes = self._outcomes
-        if len(outcomes) != 1:
+        if outcomes is None or len(outcomes) != 1:
             raise InvalidArgumentError(
-                f"model {self.model_name!r}: sent {len(outcomes)} responses where one was "
+                f"model {self.model_name!r}: sent {len(outcomes or ())} responses where one was "
                 "expected: stream() gives any number of them"
             )
         outcome = outcomes[0]

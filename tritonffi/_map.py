@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tritonffi._request import Inputs, Request
     from tritonffi._response import Response
     from tritonffi._starter import Starter
+    from tritonffi._terms import Terms
 
 # Items that come within this time are submitted together.
 _TOGETHER_S = 1e-4
@@ -85,17 +86,17 @@ class Mapped(Inference):
 
     __slots__ = ("_results",)
 
+    enters = True
+
     def __init__(
         self,
         queue: CompletionQueue,
-        model_name: str,
-        request_id: str,
-        timeout: float | None,
+        terms: Terms,
         pins: list[CData],
         *,
         results: Results,
     ) -> None:
-        super().__init__(queue, model_name, request_id, timeout, pins)
+        super().__init__(queue, terms, pins)
         self._results = results
 
     def enter(self) -> None:

@@ -8,7 +8,7 @@ inference is to see that its arrays are like those, and to write their addresses
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, cast, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
@@ -19,22 +19,37 @@ from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference, finish
 from tritonffi._map import start_map
 from tritonffi._request import Request, request_of
-from tritonffi._starter import Starter, model_changes
+from tritonffi._starter import Starter
 from tritonffi._template import Template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tritonffi._completion import CompletionQueue
-    from tritonffi._inference import AnyInference, Make
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._map import ResponseMap
+    from tritonffi._native import CData
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._response import Response
     from tritonffi._spec import ModelSpec
-    from tritonffi._tensor import Array
 
 _NO_KEYWORDS: RequestKeywords = {}
+
+
+class _Prepared(Template):
+    """The C structs of requests that were checked, and may differ in nothing but the arrays."""
+
+    __slots__ = ()
+
+    def describe(
+        self,
+        inputs: Mapping[str, object],
+        request: Request | None = None,
+        pins: list[CData] | None = None,
+    ) -> list[CData]:
+        """Describe the one to be checked; what is not like that later is refused."""
+        if request is None and pins is None:
+            raise self.unlike(inputs)
+        return super().describe(inputs, request, pins)
 
 
 class PreparedStarter(Starter):
@@ -73,10 +88,9 @@ class PreparedStarter(Starter):
                     "many"
                 )
         self._request = request_of(inputs, keywords, self._what)
-        self._home: list[Template] = []
-        template = self._make(inputs)
-        # Others are made like this one, for as many threads as call at the same time.
+        # Others are made like the first one, for as many threads as call at the same time.
         self._likes: dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]] = {}
+        template = self._prepare(inputs)
         for place in template.places:
             if place.alike is None or place.storage is None:
                 raise InvalidArgumentError(
@@ -84,51 +98,28 @@ class PreparedStarter(Starter):
                     f"memory whose elements have a fixed size, not {place.datatype} like this"
                 )
             self._likes[place.name] = place.alike, place.storage
-        self._home.append(template)
+        template.home.append(template)
 
-    def _make(self, inputs: Mapping[str, object]) -> Template:
-        template = Template(self.spec(), self._version, tuple(inputs), self._home, self._changes)
-        template.describe(inputs, self._request)
-        template.keep()
+    def _prepare(self, inputs: Mapping[str, object]) -> Template:
+        names = tuple(inputs)
+        home = self._templates.setdefault(names, [])
+        template = _Prepared(self.spec(), self._version, names, home, self._changes)
+        template.prepare(inputs, self._request)
         return template
 
-    def _examples(self) -> dict[str, Array]:
-        return {name: np.empty(shape, dtype) for name, (shape, dtype) in self._likes.items()}
+    def _new_template(self, inputs: Mapping[str, object]) -> Template:
+        examples = {name: np.empty(shape, dtype) for name, (shape, dtype) in self._likes.items()}
+        if inputs.keys() != examples.keys():
+            raise self._prepare(examples).unlike(inputs)
+        return self._prepare({name: examples[name] for name in inputs})
 
     def _read_item(
         self, item: Inputs | Request, keywords: RequestKeywords
-    ) -> tuple[Inputs, Request | None]:
+    ) -> tuple[Mapping[str, object], Request | None]:
         if isinstance(item, Mapping) and not keywords:
             return dict(item), None
         kind = type(item).__name__
         raise TypeError(f"{self._what}: a prepared call takes a mapping of arrays, not {kind}")
-
-    def _describe(
-        self,
-        make: Make[AnyInference],
-        queue: CompletionQueue,
-        inputs: Inputs,
-        request: Request | None,  # noqa: ARG002 (it is said already)
-    ) -> tuple[Template, AnyInference]:
-        if self._changes != model_changes[0]:
-            self.refresh()
-        try:
-            template = self._home.pop()
-        except IndexError:
-            template = self._make(self._examples())
-        pins = template.alike(inputs)
-        if pins is None:
-            self._home.append(template)
-            raise template.unlike(cast("Mapping[str, object]", inputs))
-        inference = make(queue, self._name, self._request.request_id, self._request.timeout, pins)
-        inference.wanted = template.wanted
-        return template, inference
-
-    def refresh(self) -> ModelSpec:
-        """Read what the model takes and gives, and forget what was made from it before."""
-        spec = super().refresh()
-        self._home = []
-        return spec
 
 
 class PreparedCall(Unique):

@@ -22,6 +22,7 @@ from tritonffi._tensor import Array, from_tensor, plain_storage
 if TYPE_CHECKING:
     from tritonffi._native import CData
     from tritonffi._output import Label, Wanted
+    from tritonffi._terms import Terms
 
 ParameterValue: TypeAlias = "str | int | float | bool"
 
@@ -107,16 +108,13 @@ class Response(Mapping[str, Array]):
 _new_response = Response.__new__
 
 
-def read(
-    completion: CData, model_name: str, request_id: str, wanted: Wanted | None
-) -> Response | TritonError:
+def read(completion: CData, terms: Terms, wanted: Wanted | None) -> Response | TritonError:
     """Read a ``tffi_completion *`` that has a response, taking over its buffers.
 
     Args:
         completion: Stays the caller's to free.
-        model_name: Name of the model asked, as the caller knows it.
-        request_id: As given with the request.
-        wanted: What the request wants of the outputs.
+        terms: Of the request.
+        wanted: What it wants of the outputs.
 
     Returns:
         The response, or the error that came in its place.
@@ -124,8 +122,8 @@ def read(
     # Without a call of __init__, which would cost as much as the array.
     response = _new_response(Response)
     response._outputs = outputs = {}  # noqa: SLF001
-    response.model_name = model_name
-    response.request_id = request_id
+    response.model_name = model_name = terms.model_name
+    response.request_id = terms.request_id
     plan = None
     if wanted is None:
         layout = completion.layout

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tritonffi._request import Inputs, RequestKeywords
     from tritonffi._spec import ModelSpec
 
+#: Completions that may wait to be taken: to take them one by one costs an eighth of an inference.
+_FEW = 16
+
 #: Where C counts how often a model of any server may have changed.
 model_changes = lib.tffi_model_changes()
 
@@ -82,22 +85,28 @@ class Starter:
         if make is not Inference:  # those are always waited for
             check_own_call(self._lifecycle.functions, self._name)
         lifecycle = self._lifecycle
-        own = lifecycle.queue
-        if not queue.is_served and (own.ready[0] * 2 > len(own.in_flight) or lifecycle.left):
+        if not queue.is_served and (lifecycle.queue.ready[0] > _FEW or lifecycle.left):
             self._take_what_came()
-        try:
-            template, inference = self._describe(make, queue, inputs, request)
-            template.submit(lifecycle, inference)
-        except InvalidArgumentError:
-            # The model may have been reloaded behind our back (control mode POLL, another handle
-            # on the repository): only what fails against fresh metadata is the caller's fault.
-            spec = self._spec
-            if self.refresh() == spec:
-                raise
-            template, inference = self._describe(make, queue, inputs, request)
-            template.submit(lifecycle, inference)
-        template.home.append(template)
-        return inference
+        was_refreshed = False
+        while True:
+            try:
+                template = self._take(inputs)
+                pins = template.alike(inputs)
+                if pins is None or request is not None or not template.is_steady:
+                    pins = template.describe(inputs, request, pins)
+                inference = make(queue, template.terms, pins)
+                template.submit(lifecycle, inference)
+            except InvalidArgumentError:  # noqa: PERF203 (once more, and not again and again)
+                # The model may have been reloaded behind our back (control mode POLL, another
+                # handle on the repository): only what fails against fresh metadata is the caller's
+                # fault.
+                spec = self._spec
+                if was_refreshed or self.refresh() == spec:
+                    raise
+                was_refreshed = True
+            else:
+                template.home.append(template)
+                return inference
 
     def start_each(
         self,
@@ -132,17 +141,16 @@ class Starter:
             return [self._try(make, queue, items[0], keywords, errors)]
         inferences: list[AnyInference] = []
         try:
-            _, request = self._read_item(items[0], keywords)
-            template, first = self._describe(make, queue, items[0], request)
-            inferences.append(first)
-            request_id, timeout, wanted = first.request_id, first.timeout, first.wanted
+            first, request = self._read_item(items[0], keywords)
+            template = self._take(first)
+            pins = template.describe(first, request, template.alike(first))
+            terms = template.terms
+            inferences.append(make(queue, terms, pins))
             for item in islice(items, 1, None):
-                pins = template.alike(item)
-                if pins is None:
+                others = template.alike(item)
+                if others is None:
                     break
-                inference = make(queue, self._name, request_id, timeout, pins)
-                inference.wanted = wanted
-                inferences.append(inference)
+                inferences.append(make(queue, terms, others))
             are_started = template.submit_each(self._lifecycle, inferences)
             template.home.append(template)
             if are_started:
@@ -177,14 +185,29 @@ class Starter:
 
     def _read_item(
         self, item: Inputs | Request, keywords: RequestKeywords
-    ) -> tuple[Inputs, Request | None]:
+    ) -> tuple[Mapping[str, object], Request | None]:
+        """Take apart what the user gave for one inference."""
         if isinstance(item, Request):
             if keywords:
                 raise TypeError(f"a Request says all: no further {', '.join(keywords)}")
-            return item.inputs, item
+            return self._mapping(item.inputs), item
+        inputs = self._mapping(item)
         if keywords:
-            return item, request_of(item, keywords, f"model {self._name!r}")
-        return item, None
+            return inputs, request_of(inputs, keywords, f"model {self._name!r}")
+        return inputs, None
+
+    def _mapping(self, inputs: Inputs) -> Mapping[str, object]:
+        if isinstance(inputs, Mapping):
+            return inputs
+        if isinstance(inputs, Raw):
+            try:
+                return {self.spec().only_input(): inputs}
+            except InvalidArgumentError:  # see `start`
+                return {self.refresh().only_input(): inputs}
+        kind = type(inputs).__name__
+        raise TypeError(
+            f"model {self._name!r}: inputs must be a mapping of names to arrays, not {kind}"
+        )
 
     def _take_what_came(self) -> None:
         """Take what nobody has asked for yet, before it becomes more than what is in flight."""
@@ -192,46 +215,21 @@ class Starter:
         if self._lifecycle.left:
             self._lifecycle.sweep()
 
-    def _describe(
-        self,
-        make: Make[AnyInference],
-        queue: CompletionQueue,
-        inputs: Inputs,
-        request: Request | None,
-    ) -> tuple[Template, AnyInference]:
-        """Check a request and write it into a template, which is not to be shared meanwhile."""
+    def _take(self, inputs: Mapping[str, object]) -> Template:
+        """Take a template for inputs of these names, which is not to be shared meanwhile."""
         if self._changes != model_changes[0]:
             self.refresh()
-        if type(inputs) is not dict:
-            inputs = self._mapping(self.spec(), inputs)
-        names = tuple(inputs)
         try:
-            template = self._templates[names].pop()
+            return self._templates[tuple(inputs)].pop()
         except (KeyError, IndexError):
-            template = self._new_template(names)
-        pins = template.describe(inputs, request)
-        if request is None:
-            inference = make(queue, self._name, "", None, pins)
-        else:
-            inference = make(queue, self._name, request.request_id, request.timeout, pins)
-        inference.wanted = template.wanted
-        return template, inference
+            return self._new_template(inputs)
 
-    def _new_template(self, names: tuple[str, ...]) -> Template:
+    def _new_template(self, inputs: Mapping[str, object]) -> Template:
+        names = tuple(inputs)
         home = self._templates.get(names, [])
         template = Template(self.spec(), self._version, names, home, self._changes)
         self._templates[names] = home  # only now: the names are the model's
         return template
-
-    def _mapping(self, spec: ModelSpec, inputs: Inputs) -> Mapping[str, object]:
-        if isinstance(inputs, Raw):
-            return {spec.only_input(): inputs}
-        if isinstance(inputs, Mapping):
-            return inputs
-        kind = type(inputs).__name__
-        raise TypeError(
-            f"model {self._name!r}: inputs must be a mapping of names to arrays, not {kind}"
-        )
 
     def refresh(self) -> ModelSpec:
         """Read what the model takes and gives, and forget what was made from it before."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._native import CData
+    from tritonffi._terms import Terms
 
 _UINT32_MAX = 2**32 - 1
 
@@ -47,14 +48,12 @@ class Feed(Inference):
     def __init__(
         self,
         queue: CompletionQueue,
-        model_name: str,
-        request_id: str,
-        timeout: float | None,
+        terms: Terms,
         pins: list[CData],
         *,
         max_pending: int = 0,
     ) -> None:
-        super().__init__(queue, model_name, request_id, timeout, pins)
+        super().__init__(queue, terms, pins)
         self._outcomes = self.outcomes = deque[Response | TritonError]()
         self.is_abandoned = False
         self.max_pending = max_pending

@@ -21,6 +21,7 @@ from tritonffi._place import Place
 from tritonffi._request import parameter_entries
 from tritonffi._submission import Submission
 from tritonffi._tensor import PLAIN
+from tritonffi._terms import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,11 +68,12 @@ class Template:
         home: Where it waits for the next call.
         native: The ``tffi_request *``.
         places: Its inputs.
-        wanted: What the request that is described wants of the outputs; None: nothing special.
+        terms: What is said with the request that is described.
+        is_steady: Whether the last request said no more than its inputs, and these were such that
+            `alike` could take them.
     """
 
     __slots__ = (
-        "_are_alike",
         "_changes",
         "_error",
         "_extra",
@@ -84,9 +86,10 @@ class Template:
         "_tensors",
         "_usual",
         "home",
+        "is_steady",
         "native",
         "places",
-        "wanted",
+        "terms",
     )
 
     def __init__(
@@ -115,12 +118,12 @@ class Template:
         # Triton's requests serve again from the second one on that is alike.
         self._spares = ffi.gc(ffi.new("tffi_spares **"), lib.tffi_spares_release)
         self.native.lending = True  # its inference stands in its queue's table, with the pins
-        self._are_alike = False
+        self.is_steady = False
         self._changes = changes
         self._max_pending = 0
         # What lives from `describe` to `clear`, for requests that say more than their inputs.
-        self._usual = _CACHED if spec.is_cached else None
-        self.wanted: Wanted | None = self._usual
+        self._usual = Terms(spec.name, wanted=_CACHED if spec.is_cached else None)
+        self.terms = self._usual
         self._extra: object = None
         self._special: tuple[list[tuple[Place, Pieces]], object] | None = None
 
@@ -129,23 +132,28 @@ class Template:
         self._keep.append(copy)
         return copy
 
-    def describe(self, inputs: Mapping[str, object], request: Request | None) -> list[CData]:
-        """Check a request and write it into the C structs.
+    def describe(
+        self,
+        inputs: Mapping[str, object],
+        request: Request | None = None,
+        pins: list[CData] | None = None,
+    ) -> list[CData]:
+        """Check a request and write it into the C structs, with all that there may be to it.
 
         Args:
             inputs: Exactly the names of this template.
             request: What else is said; None: nothing.
+            pins: What `alike` has returned for the inputs.
 
         Returns:
             The addresses of the inputs, each of which keeps its memory: to be held until the
             inference is over.
         """
-        pins = self.alike(inputs)
         special: list[tuple[Place, Pieces]] = []
         if pins is None:
             self._change()
             pins = self._write(inputs, special)
-        elif not self._are_alike:
+        elif not self.is_steady:
             self.spare()
         if request is not None:
             self._extra = self._set_extra(request)
@@ -177,7 +185,7 @@ class Template:
 
     def spare(self) -> None:
         """Have Triton's requests serve again, as long as all are alike."""
-        self._are_alike = True
+        self.is_steady = True
         if self._spec.leaves_marks:
             return
         if not self._spares[0]:
@@ -186,7 +194,7 @@ class Template:
 
     def _change(self) -> None:
         """Let go of requests that are not like those to come."""
-        self._are_alike = False
+        self.is_steady = False
         self.native.spares = ffi.NULL
         if self._spares[0]:
             lib.tffi_spares_change(self._spares[0])
@@ -234,7 +242,8 @@ class Template:
             self.native.max_pending = self._max_pending = max_pending
         submission = self._submission
         inference.submission = submission
-        inference.enter()
+        if inference.enters:
+            inference.enter()
         token = 0
         try:
             # Whoever closes the server clears its handle first, and then waits for all that stand
@@ -313,8 +322,9 @@ class Template:
         self.clear()
         return are_started
 
-    def keep(self) -> None:
-        """Have what was described last go with every request from now on, which are alike."""
+    def prepare(self, inputs: Mapping[str, object], request: Request) -> None:
+        """Describe a request of which all later ones are to differ in nothing but the arrays."""
+        self.describe(inputs, request, self.alike(inputs))
         self._keep.append(self._extra)
         self._extra = None
         self.spare()
@@ -323,7 +333,7 @@ class Template:
         """Forget what the last request said beside its inputs."""
         if self._extra is not None:
             self._extra = None
-            self.wanted = self._usual
+            self.terms = self._usual
             self._clear_extra()
         if self._special is not None:
             special, _ = self._special
@@ -367,6 +377,7 @@ class Template:
         native = self.native
         spec = self._spec
         keep: list[object] = []
+        wanted = self._usual.wanted
         native.spares = ffi.NULL
 
         def text(value: str, what: str) -> CData:
@@ -394,8 +405,8 @@ class Template:
             flags |= RequestFlag.SEQUENCE_END
         native.flags = int(flags)
         if request.out or request.labels:
-            self.wanted = Wanted.of(spec, request.out, request.labels, request.outputs)
-            keep.append(self.wanted.describe(native))
+            wanted = Wanted.of(spec, request.out, request.labels, request.outputs)
+            keep.append(wanted.describe(native))
         native.trace = ffi.NULL if request.trace is None else request.trace.native
         if request.outputs and not spec.is_cached:  # or the next would get no others
             names = ffi.new(
@@ -409,12 +420,13 @@ class Template:
             keep.append(array)
             native.parameters = array
             native.parameter_count = len(parameters)
+        self.terms = Terms(spec.name, request.request_id, request.timeout, wanted)
         return keep
 
     def _clear_extra(self) -> None:
         native = self.native
         native.request_id = native.correlation_text = native.trace = ffi.NULL
-        self._are_alike = False  # until the next that says no more than its inputs
+        self.is_steady = False  # until the next that says no more than its inputs
         native.correlation_id = native.priority = native.timeout_us = native.flags = 0
         native.output_count = native.parameter_count = 0
         native.out_count = native.labelled_count = 0

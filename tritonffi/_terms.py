@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What inferences that are alike have in common, so that it is said once for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tritonffi._output import Wanted
+
+
+@dataclass(slots=True)
+class Terms:
+    """What an inference knows of its request.
+
+    Attributes:
+        model_name: The model that is asked, as the caller knows it.
+        request_id: As given with the request.
+        timeout: Seconds from the making of an inference until it is cancelled; None: none.
+        wanted: What is wanted of the outputs; None: nothing special.
+    """
+
+    model_name: str
+    request_id: str = ""
+    timeout: float | None = None
+    wanted: Wanted | None = None
