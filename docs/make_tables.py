@@ -131,6 +131,7 @@ OF_PYTHON = {
     "Inference.wake": "internal",
     "Inference.model_name": "as it was given",
     "Inference.request_id": "as it was given",
+    "Inference.timeout": "as it was given",
     "AsyncResponseStream.aclose": "cancels, and drops what was not read",
     "Inference.check_deadline": "internal",
     "Inference.is_done": "internal",

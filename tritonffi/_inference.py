@@ -40,7 +40,6 @@ class Inference(Unique):
         token: The C handle; harmless when it is stale.
         deadline: When it is cancelled, on the clock of ``time.monotonic``; None: never.
         submission: How it comes to Triton; None: nothing was done for it yet.
-        wanted: What is wanted of the outputs, until it is over; None: nothing special.
 
     C: ``TRITONSERVER_ServerInferAsync``
     """
@@ -57,7 +56,6 @@ class Inference(Unique):
         "submission",
         "terms",
         "token",
-        "wanted",
     )
 
     #: How many responses may wait to be read; 0: any number.
@@ -68,7 +66,6 @@ class Inference(Unique):
     def __init__(self, queue: CompletionQueue, terms: Terms, pins: list[CData]) -> None:
         """Hold the pins; `Template.submit` puts it into the table of inferences in flight."""
         self.terms = terms
-        self.wanted = terms.wanted
         self.is_over = False
         self.token = 0
         self.submission: Submission | None = None
@@ -92,6 +89,11 @@ class Inference(Unique):
         """The id given with the request."""
         return self.terms.request_id
 
+    @property
+    def timeout(self) -> float | None:
+        """Seconds from its making until it is cancelled; None: none."""
+        return self.terms.timeout
+
     def enter(self) -> None:
         """Be about to be submitted."""
 
@@ -104,7 +106,9 @@ class Inference(Unique):
 
     def leave(self) -> None:
         """Be over: Triton has given the inputs back, or never took them."""
-        self.pins = self.wanted = None
+        self.pins = None
+        if self.terms.wanted is not None:
+            self.terms = self.terms.without_wanted()
         self.is_over = True
         self.queue.in_flight.pop(self.key, None)
 
@@ -112,13 +116,13 @@ class Inference(Unique):
         """Take a completion of this inference: read the response, note the end."""
         outcome: Response | TritonError | None = None
         if completion.whole and self._outcomes is None:
-            outcome = read(completion, self.terms, self.wanted)
+            outcome = read(completion, self.terms)
             self._arrived = self._count = 1  # as in `_arrive`
             self._outcomes = [outcome]
             self.leave()
             return
         if completion.has_response:
-            outcome = read(completion, self.terms, self.wanted)
+            outcome = read(completion, self.terms)
         self._arrive(completion.number, outcome, completion.done)
 
     def miss(self, completion: CData) -> None:

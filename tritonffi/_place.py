@@ -11,7 +11,7 @@ from tritonffi._bytes import format_shape
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._input import pieces_of
 from tritonffi._native import ffi, lib
-from tritonffi._tensor import PLAIN, element_type, to_tensor
+from tritonffi._tensor import PLAIN, element_type, is_stored_as, to_tensor
 
 if TYPE_CHECKING:
     from tritonffi._input import Pieces
@@ -85,12 +85,12 @@ class Place:
             self.shape = shape
 
     def takes(self, value: object) -> bool:
-        """Return whether a value is an array just like the last one, and can be read as it is."""
+        """Return whether a value is an array like the last one, and can be read as it is."""
         return (
             type(value) is _ndarray
-            and value.dtype is self.storage
-            and value.flags.num & PLAIN == PLAIN
             and value.shape == self.alike
+            and value.flags.num & PLAIN == PLAIN
+            and is_stored_as(value.dtype, self.datatype)
         )
 
     def unlike(self, value: object) -> InvalidArgumentError | TypeError:
@@ -101,7 +101,7 @@ class Place:
                 f"{self._what}: a prepared call takes numpy arrays, here {expected}, not "
                 f"{type(value).__name__}"
             )
-        if value.dtype == self.storage and value.shape == self.shape:
+        if value.shape == self.shape and is_stored_as(value.dtype, self.datatype):
             return InvalidArgumentError(
                 f"{self._what}: the call was prepared for {expected}, and this array is not"
             )

@@ -48,7 +48,11 @@ class _Prepared(Template):
     ) -> list[CData]:
         """Describe the one to be checked; what is not like that later is refused."""
         if request is None and pins is None:
-            raise self.unlike(inputs)
+            if inputs.keys() != {place.name for place in self.places} or not all(
+                place.takes(inputs[place.name]) for place in self.places
+            ):
+                raise self.unlike(inputs)
+            return [place.write(inputs[place.name]) for place in self.places]  # BF16
         return super().describe(inputs, request, pins)
 
 
@@ -90,7 +94,7 @@ class PreparedStarter(Starter):
         self._request = request_of(inputs, keywords, self._what)
         # Others are made like the first one, for as many threads as call at the same time.
         self._likes: dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]] = {}
-        template = self._prepare(inputs)
+        template = self._prepare(inputs, [])
         for place in template.places:
             if place.alike is None or place.storage is None:
                 raise InvalidArgumentError(
@@ -98,20 +102,18 @@ class PreparedStarter(Starter):
                     f"memory whose elements have a fixed size, not {place.datatype} like this"
                 )
             self._likes[place.name] = place.alike, place.storage
-        template.home.append(template)
 
-    def _prepare(self, inputs: Mapping[str, object]) -> Template:
-        names = tuple(inputs)
-        home = self._templates.setdefault(names, [])
-        template = _Prepared(self.spec(), self._version, names, home, self._changes)
+    def _prepare(self, inputs: Mapping[str, object], home: list[Template]) -> Template:
+        template = _Prepared(self.spec(), self._version, tuple(inputs), home, self._changes)
         template.prepare(inputs, self._request)
         return template
 
-    def _new_template(self, inputs: Mapping[str, object]) -> Template:
+    def _make(self, names: tuple[str, ...], home: list[Template]) -> Template:
         examples = {name: np.empty(shape, dtype) for name, (shape, dtype) in self._likes.items()}
-        if inputs.keys() != examples.keys():
-            raise self._prepare(examples).unlike(inputs)
-        return self._prepare({name: examples[name] for name in inputs})
+        template = self._prepare(examples, home)
+        if set(names) != set(examples):
+            raise template.unlike(dict.fromkeys(names))
+        return template
 
     def _read_item(
         self, item: Inputs | Request, keywords: RequestKeywords

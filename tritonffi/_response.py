@@ -108,13 +108,12 @@ class Response(Mapping[str, Array]):
 _new_response = Response.__new__
 
 
-def read(completion: CData, terms: Terms, wanted: Wanted | None) -> Response | TritonError:
+def read(completion: CData, terms: Terms) -> Response | TritonError:
     """Read a ``tffi_completion *`` that has a response, taking over its buffers.
 
     Args:
         completion: Stays the caller's to free.
         terms: Of the request.
-        wanted: What it wants of the outputs.
 
     Returns:
         The response, or the error that came in its place.
@@ -125,6 +124,7 @@ def read(completion: CData, terms: Terms, wanted: Wanted | None) -> Response | T
     response.model_name = model_name = terms.model_name
     response.request_id = terms.request_id
     plan = None
+    wanted = terms.wanted
     if wanted is None:
         layout = completion.layout
         plan = _plans.get(layout)

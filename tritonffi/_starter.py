@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 #: Completions that may wait to be taken: to take them one by one costs an eighth of an inference.
 _FEW = 16
 
+#: Names in their orders that are remembered.
+_ORDERS = 256
+
 #: Where C counts how often a model of any server may have changed.
 model_changes = lib.tffi_model_changes()
 
@@ -55,7 +58,8 @@ class Starter:
         self._read = read
         self._spec: ModelSpec | None = None
         self._changes = -1  # as of which the spec is fresh
-        self._templates: dict[tuple[str, ...], list[Template]] = {}
+        # By names in the order in which they came, and in any order.
+        self._templates: dict[tuple[str, ...] | frozenset[str], list[Template]] = {}
 
     def spec(self) -> ModelSpec:
         """Return what the model takes and gives, read anew after each load or unload."""
@@ -79,9 +83,6 @@ class Starter:
             inputs: As the user gave them.
             keywords: See `Request`.
         """
-        request = None
-        if keywords or type(inputs) is not dict:
-            inputs, request = self._read_item(inputs, keywords)
         if make is not Inference:  # those are always waited for
             check_own_call(self._lifecycle.functions, self._name)
         lifecycle = self._lifecycle
@@ -90,10 +91,14 @@ class Starter:
         was_refreshed = False
         while True:
             try:
-                template = self._take(inputs)
-                pins = template.alike(inputs)
+                if keywords or type(inputs) is not dict:
+                    arrays, request = self._read_item(inputs, keywords)
+                else:
+                    arrays, request = inputs, None
+                template = self._take(arrays)
+                pins = template.alike(arrays)
                 if pins is None or request is not None or not template.is_steady:
-                    pins = template.describe(inputs, request, pins)
+                    pins = template.describe(arrays, request, pins)
                 inference = make(queue, template.terms, pins)
                 template.submit(lifecycle, inference)
             except InvalidArgumentError:  # noqa: PERF203 (once more, and not again and again)
@@ -200,10 +205,7 @@ class Starter:
         if isinstance(inputs, Mapping):
             return inputs
         if isinstance(inputs, Raw):
-            try:
-                return {self.spec().only_input(): inputs}
-            except InvalidArgumentError:  # see `start`
-                return {self.refresh().only_input(): inputs}
+            return {self.spec().only_input(): inputs}
         kind = type(inputs).__name__
         raise TypeError(
             f"model {self._name!r}: inputs must be a mapping of names to arrays, not {kind}"
@@ -222,14 +224,24 @@ class Starter:
         try:
             return self._templates[tuple(inputs)].pop()
         except (KeyError, IndexError):
-            return self._new_template(inputs)
+            return self._take_anew(tuple(inputs))
 
-    def _new_template(self, inputs: Mapping[str, object]) -> Template:
-        names = tuple(inputs)
-        home = self._templates.get(names, [])
-        template = Template(self.spec(), self._version, names, home, self._changes)
-        self._templates[names] = home  # only now: the names are the model's
+    def _take_anew(self, names: tuple[str, ...]) -> Template:
+        """Take a template that has served for the names in another order, or make one."""
+        templates = self._templates
+        home = templates.get(frozenset(names), [])
+        try:
+            template = home.pop()
+        except IndexError:
+            template = self._make(names, home)
+        # Only now: the names are the model's. There are many orders, and many choices of inputs.
+        if len(templates) >= _ORDERS:
+            templates.clear()
+        templates[names] = templates[frozenset(names)] = home
         return template
+
+    def _make(self, names: tuple[str, ...], home: list[Template]) -> Template:
+        return Template(self.spec(), self._version, names, home, self._changes)
 
     def refresh(self) -> ModelSpec:
         """Read what the model takes and gives, and forget what was made from it before."""

@@ -169,18 +169,21 @@ class Template:
         """
         if type(inputs) is not dict or len(inputs) != len(self.places):
             return None
+        places = self.places
         pins = []
-        for place in self.places:
+        for place in places:
             value = inputs.get(place.name)
-            if (  # as `Place.takes` says, but without a call
+            if (  # as `Place.takes` says, but without a call; dtypes of pickles are only equal
                 type(value) is not _ndarray
-                or value.dtype is not place.storage
-                or value.flags.num & PLAIN != PLAIN
                 or value.shape != place.alike
+                or value.flags.num & PLAIN != PLAIN
+                or (value.dtype is not place.storage and value.dtype != place.storage)
             ):
                 return None
-            place.tensor.data = pointer = _from_buffer(value)
-            pins.append(pointer)
+            pins.append(_from_buffer(value))
+        # Not before all are known to fit: the addresses of the request before are still to be used.
+        for i, pointer in enumerate(pins):
+            places[i].tensor.data = pointer
         return pins
 
     def spare(self) -> None:

@@ -298,6 +298,12 @@ def _exact(array: Array, row: ElementType, what: str) -> Array:
     return array
 
 
+def is_stored_as(dtype: np.dtype[np.generic], datatype: str) -> bool:
+    """Whether arrays of a dtype lie in memory as tensors of a data type do."""
+    row = element_type(datatype)
+    return dtype == row.storage or (row is _BF16 and dtype.name == "bfloat16")
+
+
 def _is_of(dtype: np.dtype[np.generic], row: ElementType) -> bool:
     """Whether a dtype is the type's, in whatever byte order."""
     if row is _BF16 and dtype.name == "bfloat16":

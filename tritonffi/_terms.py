@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,3 +25,7 @@ class Terms:
     request_id: str = ""
     timeout: float | None = None
     wanted: Wanted | None = None
+
+    def without_wanted(self) -> Terms:
+        """Return the rest, when what is wanted is there: it keeps memory of the caller's."""
+        return replace(self, wanted=None)
