@@ -397,6 +397,18 @@ def test_a_load_that_cannot_work_says_what_mends_it(library, tmp_path, monkeypat
         assert "python backend" not in str(caught.value)
 
 
+def test_a_working_folder_that_is_gone_is_none_of_the_stub_s_paths(tmp_path, monkeypatch):
+    """It stands in `sys.path` as an empty text, for programs on the command line."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    others = list(backend._paths(None))
+    monkeypatch.chdir(gone)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert list(backend._paths(None)) == [str(gone), *others]
+    gone.rmdir()
+    assert list(backend._paths(None)) == others
+
+
 def test_names_of_shared_memory_can_be_the_user_s(runs, tmp_path):
     """Then nobody cleans up but Triton."""
     write(tmp_path, "add", "FP32", "return value + 1")

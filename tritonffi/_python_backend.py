@@ -191,7 +191,10 @@ def _paths(packages: Path | None) -> Iterator[str]:
         yield str(packages)
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     for entry in sys.path:
-        path = os.path.abspath(entry)  # noqa: PTH100 (an empty one is the working directory)
+        try:
+            path = os.path.abspath(entry)  # noqa: PTH100 (an empty one is the working directory)
+        except OSError:  # which is gone
+            continue
         is_standard = path in standard or path.endswith((".zip", "lib-dynload"))
         if not is_standard and Path(path).is_dir():
             yield path
