@@ -175,20 +175,21 @@ static bool is_worth_lending(const tffi_request *request)
 
 /* The C request as it is described, new or used before. After an error there may be one all the same, to be deleted. */
 static struct TRITONSERVER_Error *make_request(struct TRITONSERVER_Server *server, const tffi_request *request,
+                                               const void *const *data,
                                                struct TRITONSERVER_InferenceRequest **irequest, uint64_t *generation)
 {
   *irequest = request->spares == NULL ? NULL : tffi_spares_take(request->spares, generation);
   if (*irequest != NULL) {
-    return tffi_request_refill(*irequest, request);
+    return tffi_request_refill(*irequest, request, data);
   }
   struct TRITONSERVER_Error *error =
       TRITONSERVER_InferenceRequestNew(irequest, server, request->model_name, request->model_version);
-  return error == NULL ? tffi_request_describe(*irequest, request) : error;
+  return error == NULL ? tffi_request_describe(*irequest, request, data) : error;
 }
 
 /* Makes the C request and hands it to Triton; after an error nothing is held. */
 static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, const tffi_request *request,
-                                         tffi_queue *queue, uint64_t key, uint64_t *token)
+                                         const void *const *data, uint64_t key, tffi_queue *queue, uint64_t *token)
 {
   struct TRITONSERVER_InferenceRequest *irequest = NULL;
   struct TRITONSERVER_ResponseAllocator *allocator = NULL;
@@ -201,7 +202,7 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   if (error != NULL) {
     return error;
   }
-  error = make_request(server, request, &irequest, &generation);
+  error = make_request(server, request, data, &irequest, &generation);
   if (error == NULL && !tffi_wanted_new(request, &wanted)) {
     error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no memory for what is wanted of the outputs");
   }
@@ -244,12 +245,13 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   return error;
 }
 
-uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request, tffi_queue *queue,
-                               uint64_t key, tffi_ticket *ticket, struct TRITONSERVER_Error **error)
+uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
+                               const void *const *data, uint64_t key, tffi_queue *queue, tffi_ticket *ticket,
+                               struct TRITONSERVER_Error **error)
 {
   ticket->token = 0;
   ticket->key = key;
-  *error = submit(server, request, queue, key, &ticket->token);
+  *error = submit(server, request, data, key, queue, &ticket->token);
   return ticket->token;
 }
 
@@ -258,22 +260,11 @@ bool tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_r
                                 uint64_t *tokens)
 {
   bool are_started = true;
-  const uint32_t input_count = request->input_count;
-  tffi_tensor *inputs = malloc((input_count + 1) * sizeof(*inputs));
-  if (inputs == NULL) {
-    return false;
-  }
-  memcpy(inputs, request->inputs, input_count * sizeof(*inputs));
-  tffi_request each = *request;
-  each.inputs = inputs;
   for (uint32_t i = 0; i < count; i++) {
-    for (uint32_t j = 0; j < input_count; j++) {
-      inputs[j].data = (void *)(uintptr_t)*data++;
-    }
-    tffi_discard(submit(server, &each, queue, keys[i], &tokens[i]));
+    tffi_discard(submit(server, request, data, keys[i], queue, &tokens[i]));
     are_started = are_started && tokens[i] != 0;
+    data += request->input_count;
   }
-  free(inputs);
   return are_started;
 }
 

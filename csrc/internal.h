@@ -92,10 +92,12 @@ bool tffi_wanted_labels(const tffi_wanted *wanted, const char *name);
 size_t tffi_wanted_classes(const tffi_wanted *wanted, const int64_t *shape, uint64_t dim_count, size_t byte_size);
 
 /* request.c: fills the C request from the description; after an error the caller deletes it. */
-struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from);
+struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from,
+                                                 const void *const *data);
 
 /* request.c: gives a request that has served the data of another; after an error the caller deletes it. */
-struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from);
+struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from,
+                                               const void *const *data);
 
 /*
  * spare.c: for one more inference, which holds the spares until tffi_spares_put. A request that waits, or NULL: then the

@@ -65,25 +65,28 @@ static struct TRITONSERVER_Error *append_piece(struct TRITONSERVER_InferenceRequ
                                                       piece->memory_type_id);
 }
 
-static struct TRITONSERVER_Error *append_data(struct TRITONSERVER_InferenceRequest *to, const tffi_tensor *input)
+static struct TRITONSERVER_Error *append_data(struct TRITONSERVER_InferenceRequest *to, const tffi_tensor *input,
+                                              const void *data)
 {
-  return TRITONSERVER_InferenceRequestAppendInputData(to, input->name, input->data, input->byte_size,
+  return TRITONSERVER_InferenceRequestAppendInputData(to, input->name, data, input->byte_size,
                                                       input->memory_type, input->memory_type_id);
 }
 
-static struct TRITONSERVER_Error *add_input(struct TRITONSERVER_InferenceRequest *to, const tffi_tensor *input)
+static struct TRITONSERVER_Error *add_input(struct TRITONSERVER_InferenceRequest *to, const tffi_tensor *input,
+                                            const void *data)
 {
   struct TRITONSERVER_Error *error =
       input->datatype == TRITONSERVER_TYPE_INVALID
           ? TRITONSERVER_InferenceRequestAddRawInput(to, input->name)
           : TRITONSERVER_InferenceRequestAddInput(to, input->name, input->datatype, input->shape, input->dim_count);
   if (error == NULL && input->byte_size > 0) {
-    error = append_data(to, input);
+    error = append_data(to, input, data);
   }
   return error;
 }
 
-struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from)
+struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from,
+                                                 const void *const *data)
 {
   struct TRITONSERVER_Error *error = NULL;
   if (from->request_id != NULL) {
@@ -104,7 +107,7 @@ struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRe
     error = TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(to, from->timeout_us);
   }
   for (uint32_t i = 0; i < from->input_count && error == NULL; i++) {
-    error = add_input(to, &from->inputs[i]);
+    error = add_input(to, &from->inputs[i], data[i]);
   }
   for (uint32_t i = 0; i < from->piece_count && error == NULL; i++) {
     const tffi_piece *piece = &from->pieces[i];
@@ -119,7 +122,8 @@ struct TRITONSERVER_Error *tffi_request_describe(struct TRITONSERVER_InferenceRe
   return error;
 }
 
-struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from)
+struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequest *to, const tffi_request *from,
+                                               const void *const *data)
 {
   struct TRITONSERVER_Error *error = NULL;
   for (uint32_t i = 0; i < from->input_count && error == NULL; i++) {
@@ -127,7 +131,7 @@ struct TRITONSERVER_Error *tffi_request_refill(struct TRITONSERVER_InferenceRequ
     if (input->byte_size > 0) {
       error = TRITONSERVER_InferenceRequestRemoveAllInputData(to, input->name);
       if (error == NULL) {
-        error = append_data(to, input);
+        error = append_data(to, input, data[i]);
       }
     }
   }

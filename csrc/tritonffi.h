@@ -252,7 +252,7 @@ typedef struct {
   uint64_t correlation_id;
   uint64_t priority;
   uint64_t timeout_us;
-  const tffi_tensor *inputs;
+  const tffi_tensor *inputs; /* without `data`, which comes with the submission */
   const tffi_piece *pieces;
   const char *const *outputs; /* names of the outputs wanted; none: all */
   const tffi_tensor *out; /* name, data, byte_size and memory type of outputs into the caller's memory */
@@ -279,12 +279,13 @@ typedef struct {
 } tffi_ticket;
 
 /*
- * Submits. Returns the token, which names the inference until its `done` completion has been taken and is harmless
+ * Submits, with data[i] the address of the first data of input i. Returns the token, which names the inference until its `done` completion has been taken and is harmless
  * afterwards; it stands in the ticket before Triton can know of the inference. The key is the caller's own name for it,
  * which comes back in each completion. 0: *error says why, nothing is in flight and nothing is held.
  */
-uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request, tffi_queue *queue,
-                               uint64_t key, tffi_ticket *ticket, struct TRITONSERVER_Error **error);
+uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_request *request,
+                               const void *const *data, uint64_t key, tffi_queue *queue, tffi_ticket *ticket,
+                               struct TRITONSERVER_Error **error);
 /*
  * Submits the same request several times with other data, one right after the other, so that a model's thread that
  * takes them does not fall asleep between two. data[] has the addresses of the inputs of the first, then those of the

@@ -60,9 +60,8 @@ class Place:
         tensor.memory_type = lib.TRITONSERVER_MEMORY_CPU
 
     def write(self, value: object) -> CData:
-        """Write a value of any kind that makes one tensor; returns what keeps its memory."""
+        """Write a value of any kind that makes one tensor; returns its address, which keeps it."""
         pointer, shape, size = to_tensor(value, self.datatype, self._what)
-        self.tensor.data = pointer
         self.tensor.byte_size = size
         self._write_shape(shape)
         self.alike = None if self.storage is None else shape
@@ -72,7 +71,6 @@ class Place:
         """Write the shape of a value that comes in pieces; None: it is not such a value."""
         pieces = pieces_of(value, self.spec, self._what, batching=batching)
         if pieces is not None:
-            self.tensor.data = ffi.NULL
             self.tensor.byte_size = 0
             self._write_shape(pieces.shape)
             self.alike = None

@@ -2,7 +2,7 @@
 """Prepared calls: inferences that differ in nothing but the data of their inputs.
 
 Names, dtypes, shapes and keywords are checked when the call is prepared. What is left for each
-inference is to see that its arrays are like those, and to write their addresses.
+inference is to see that its arrays are like those.
 """
 
 from __future__ import annotations

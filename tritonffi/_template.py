@@ -2,8 +2,8 @@
 """From a mapping of arrays to the C structs that `tffi_inference_submit` reads.
 
 Second step of the way that ``_completion`` tells. The C structs for one set of input names are made
-once and used again (`Template`), so that a call writes only what changed: the addresses, as long as
-the arrays are like the last ones.
+once and used again (`Template`). The addresses go with the submission and not into the structs, so
+as long as arrays are like the last ones a call writes nothing.
 """
 
 from __future__ import annotations
@@ -169,9 +169,8 @@ class Template:
         """
         if type(inputs) is not dict or len(inputs) != len(self.places):
             return None
-        places = self.places
         pins = []
-        for place in places:
+        for place in self.places:
             value = inputs.get(place.name)
             if (  # as `Place.takes` says, but without a call; dtypes of pickles are only equal
                 type(value) is not _ndarray
@@ -181,9 +180,6 @@ class Template:
             ):
                 return None
             pins.append(_from_buffer(value))
-        # Not before all are known to fit: the addresses of the request before are still to be used.
-        for i, pointer in enumerate(pins):
-            places[i].tensor.data = pointer
         return pins
 
     def spare(self) -> None:
@@ -229,6 +225,7 @@ class Template:
             if pieces is None:
                 pins.append(place.write(value))
             else:
+                pins.append(ffi.NULL)
                 special.append((place, pieces))
         self._spec.check_shapes(tuple((place.name, place.shape) for place in self.places))
         return pins
@@ -258,8 +255,9 @@ class Template:
                 inference.token = token = _submit(
                     handle,
                     self.native,
-                    inference.queue.native,
+                    inference.pins,
                     inference.key,
+                    inference.queue.native,
                     submission.native,
                     self._error,
                 )

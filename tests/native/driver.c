@@ -105,15 +105,16 @@ struct TRITONSERVER_Error *driver_submit_spare(const char *how, tffi_spares *spa
   static const int64_t shape[] = {TFFI_WORTH_LENDING / sizeof(float)};
   static const char *const outputs[] = {"y"};
   static const tffi_parameter parameter = {"number", NULL, 7, 0, TRITONSERVER_PARAMETER_INT};
-  const tffi_tensor input = {.name = "x", .shape = shape, .data = data, .byte_size = sizeof(data), .dim_count = 1,
+  const tffi_tensor input = {.name = "x", .shape = shape, .byte_size = sizeof(data), .dim_count = 1,
                              .datatype = TRITONSERVER_TYPE_FP32};
   const tffi_request request = {.model_name = how, .model_version = -1, .request_id = "an id", .correlation_id = 1,
                                 .priority = 1, .timeout_us = 1, .inputs = &input, .outputs = outputs,
                                 .parameters = &parameter, .input_count = 1, .output_count = 1, .parameter_count = 1,
                                 .flags = 1, .lending = true, .spares = spares};
+  const void *const place = data;
   struct TRITONSERVER_Error *error = NULL;
   tffi_ticket ticket = {0, 0};
-  *token = tffi_inference_submit(NULL, &request, queue, key, &ticket, &error);
+  *token = tffi_inference_submit(NULL, &request, &place, key, queue, &ticket, &error);
   CHECK(ticket.token == *token && ticket.key == key);
   CHECK((error == NULL) == (*token != 0));
   return error;

@@ -45,11 +45,12 @@ bool infer(const char *how)
   return finish(how, queue, token, error);
 }
 
-static struct TRITONSERVER_Error *submit(const tffi_request *request, tffi_queue *queue, uint64_t *token)
+static struct TRITONSERVER_Error *submit(const tffi_request *request, const void *const *places, tffi_queue *queue,
+                                         uint64_t *token)
 {
   struct TRITONSERVER_Error *error = NULL;
   tffi_ticket ticket = {0, 0};
-  *token = tffi_inference_submit(NULL, request, queue, 1, &ticket, &error);
+  *token = tffi_inference_submit(NULL, request, places, 1, queue, &ticket, &error);
   CHECK(ticket.token == *token && ticket.key == 1 && (error == NULL) == (*token != 0));
   return error;
 }
@@ -61,8 +62,8 @@ static struct TRITONSERVER_Error *submit_all(const char *how, tffi_queue *queue,
   static const int64_t shape[] = {4};
   static const char *const names[] = {"y"};
   const tffi_tensor inputs[] = {
-      {.name = "x", .shape = shape, .data = data, .byte_size = 4, .dim_count = 1, .datatype = TRITONSERVER_TYPE_FP32},
-      {.name = "raw", .data = data, .byte_size = 4, .datatype = TRITONSERVER_TYPE_INVALID}};
+      {.name = "x", .shape = shape, .byte_size = 4, .dim_count = 1, .datatype = TRITONSERVER_TYPE_FP32},
+      {.name = "raw", .byte_size = 4, .datatype = TRITONSERVER_TYPE_INVALID}};
   const tffi_piece pieces[] = {
       {.data = data + 1, .byte_size = 4},
       {.data = data + 2, .byte_size = 4, .host_policy = "policy"},
@@ -77,7 +78,8 @@ static struct TRITONSERVER_Error *submit_all(const char *how, tffi_queue *queue,
                                 .outputs = names, .out = &out, .labelled = names, .parameters = parameters,
                                 .input_count = 2, .piece_count = 3, .output_count = 1, .out_count = 1,
                                 .labelled_count = 1, .parameter_count = 4, .batching = true};
-  return submit(&request, queue, token);
+  const void *const places[] = {data, data};
+  return submit(&request, places, queue, token);
 }
 
 bool infer_all(const char *how)
@@ -139,9 +141,9 @@ bool infer_bounded(const char *how)
     return false;
   }
   /* No request has a parameter of that kind. */
-  CHECK(!driver_ok(submit(&request, queue, &token)) && token == 0);
+  CHECK(!driver_ok(submit(&request, NULL, queue, &token)) && token == 0);
   request.parameter_count = 0;
-  struct TRITONSERVER_Error *error = submit(&request, queue, &token);
+  struct TRITONSERVER_Error *error = submit(&request, NULL, queue, &token);
   if (error == NULL) {
     tffi_inference_consume(token);
   }
@@ -161,7 +163,7 @@ bool infer_traced(const char *how)
   error = tffi_trace_new(TRITONSERVER_TRACE_LEVEL_TIMESTAMPS, 0, 100, 1000, &trace);
   const tffi_request request = {.model_name = how, .model_version = -1, .request_id = "an id", .trace = trace};
   if (error == NULL) {
-    error = submit(&request, queue, &token);
+    error = submit(&request, NULL, queue, &token);
   }
   const bool went_well = finish(how, queue, token, error);
   /* Triton's: the threads that tell of it. One that was not taken is ours still, or was released. */

@@ -94,7 +94,7 @@ static void *read_within_bound(void *given)
     tffi_ticket ticket = {0, 0};
     uint32_t responses = 0;
     bool overflowed = false;
-    const uint64_t token = tffi_inference_submit(NULL, &request, me->queue, i, &ticket, &error);
+    const uint64_t token = tffi_inference_submit(NULL, &request, NULL, i, me->queue, &ticket, &error);
     CHECK(token != 0 && error == NULL);
     for (bool done = false; !done;) {
       tffi_completion *list = NULL;
