@@ -16,6 +16,7 @@ import time
 from contextlib import contextmanager
 
 import _backend
+import numpy as np
 import pytest
 
 from tritonffi import ClosedError, ModelControlMode, Server, Trace, TritonError, chrome_trace
@@ -187,6 +188,36 @@ REQUESTS = [
 def test_ctrl_c_ends_the_wait_for_a_request_and_cancels_it(server, echo, gate, call):
     """Nobody opens the gate, so what stood there has left because it was cancelled."""
     assert interrupted(lambda: call(server), gate.wait) < LIMIT_S
+    until(lambda: gate.waiting() == 0)
+    assert echo.infer(ONE)["OUTPUT0"].tolist() == [1.0]
+
+
+class Interrupting:
+    """An input in whose making Ctrl-C comes."""
+
+    def __array__(self, *_, **__):
+        """Be made an array."""
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("first", [[1.0], np.ones(1, np.float32)], ids=["list", "array"])
+@pytest.mark.parametrize("way", ["in order", "as completed", "async"])
+def test_ctrl_c_between_the_items_of_a_map_cancels_those_before(echo, gate, way, first):
+    """They are submitted, and nobody has got them yet."""
+    items = [{"INPUT0": first}, {"INPUT0": first}, {"INPUT0": Interrupting()}]
+
+    async def take():
+        async with echo.async_map(items, **HELD) as responses:
+            await anext(responses)
+
+    def run():
+        if way == "async":
+            run_awake(take())
+        else:
+            next(echo.map(items, ordered=way == "in order", **HELD))
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
     until(lambda: gate.waiting() == 0)
     assert echo.infer(ONE)["OUTPUT0"].tolist() == [1.0]
 

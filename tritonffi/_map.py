@@ -194,10 +194,8 @@ class ResponseMap(Closing, Iterator[T_co]):
                 self._source = None
             if items:
                 room -= len(items)
-                self._add(self._submit(items, self._errors))
-
-    def _add(self, entries: Sequence[Inference | None]) -> None:
-        self._row.extend(entries)
+                # With no call of Python's between: a signal handler that raises would lose them.
+                self._row.extend(self._submit(items, self._errors))
 
     def _end(self) -> None:
         """Raise what ends the iteration."""
@@ -270,10 +268,6 @@ class CompletedMap(ResponseMap[T_co]):
             if not queue.wait_any(results.deadline(), wakes):
                 results.expire()
 
-    def _add(self, entries: Sequence[Inference | None]) -> None:
-        """Inferences come into the row by themselves, when they are over."""
-        self._row.extend(entry for entry in entries if entry is None)
-
 
 def start_map(
     starter: Starter,
@@ -310,9 +304,13 @@ def start_map(
             return_errors=return_errors,
         )
     return CompletedMap(
-        lambda items, errors, queue, results: starter.start_each(
-            functools.partial(Mapped, results=results), queue, items, keywords, errors
-        ),
+        lambda items, errors, queue, results: [  # inferences come into the row when they are over
+            entry
+            for entry in starter.start_each(
+                functools.partial(Mapped, results=results), queue, items, keywords, errors
+            )
+            if entry is None
+        ],
         items,
         in_flight,
         lifecycle,

@@ -21,7 +21,7 @@ from tritonffi._template import Template
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tritonffi._completion import CompletionQueue
     from tritonffi._inference import AnyInference, Make
@@ -128,9 +128,31 @@ class Starter:
         """
         if not queue.is_served:
             self._take_what_came()
-        outcomes = self._start_alike(make, queue, items, keywords, errors)
-        while len(outcomes) < len(items):
-            outcomes += self._start_alike(make, queue, items[len(outcomes) :], keywords, errors)
+        outcomes: list[AnyInference | None] = []
+        burst: list[AnyInference] = []
+        try:
+            while len(outcomes) < len(items):
+                left = items[len(outcomes) :]
+                burst = []
+                if self._start_alike(make, queue, left, keywords, burst):
+                    outcomes += burst
+                    continue
+                # What failed is tried once more by itself: `start` finds the reason, and fresh
+                # metadata.
+                tried: Sequence[AnyInference | None] = burst or [None]
+                for item, inference in zip(left, tried, strict=False):
+                    is_started = inference is not None and inference.token
+                    outcomes.append(
+                        inference if is_started else self._try(make, queue, item, keywords, errors)
+                    )
+        except BaseException:  # Ctrl-C, above all: nobody gets any of them
+            for given_up in (*burst, *outcomes):
+                if given_up is not None and not given_up.is_over:
+                    if given_up.live_token():
+                        given_up.cancel()
+                    else:
+                        given_up.leave()
+            raise
         return outcomes
 
     def _start_alike(
@@ -139,40 +161,41 @@ class Starter:
         queue: CompletionQueue,
         items: list[Inputs | Request],
         keywords: RequestKeywords,
-        errors: deque[Exception],
-    ) -> list[AnyInference | None]:
-        """Start the first of some items, and those behind it that are like it."""
+        burst: list[AnyInference],
+    ) -> bool:
+        """Start the first of some items, and those behind it that are like it.
+
+        Args:
+            make: Makes the inferences.
+            queue: Gets the completions.
+            items: One or more.
+            keywords: See `Request`.
+            burst: Gets the inferences as they are made.
+
+        Returns:
+            Whether all in `burst` are in flight; otherwise those are that have a token.
+        """
         if len(items) == 1 or type(items[0]) is not dict or "trace" in keywords:
-            return [self._try(make, queue, items[0], keywords, errors)]
-        inferences: list[AnyInference] = []
+            return False
         try:
             first, request = self._read_item(items[0], keywords)
             template = self._take(first)
             pins = template.describe(first, request, template.alike(first))
             terms = template.terms
-            inferences.append(make(queue, terms, pins))
+            burst.append(make(queue, terms, pins))
             for item in islice(items, 1, None):
                 others = template.alike(item)
                 if others is None:
                     break
-                inferences.append(make(queue, terms, others))
-            are_started = template.submit_each(self._lifecycle, inferences)
+                burst.append(make(queue, terms, others))
+            are_started = template.submit_each(self._lifecycle, burst)
             template.home.append(template)
-            if are_started:
-                return [*inferences]
-        except BaseException as error:
-            for inference in inferences:
+        except Exception:  # noqa: BLE001 (it comes again, or it does not)
+            for inference in burst:
                 if not inference.token:
                     inference.leave()
-                elif not isinstance(error, Exception):
-                    inference.cancel()  # nobody gets it
-            if not isinstance(error, Exception):  # Ctrl-C, above all
-                raise
-        # What failed is tried once more by itself: `start` finds the reason, and fresh metadata.
-        return [
-            inference if inference.token else self._try(make, queue, item, keywords, errors)
-            for item, inference in zip(items, inferences, strict=False)
-        ] or [self._try(make, queue, items[0], keywords, errors)]
+            return False
+        return are_started
 
     def _try(
         self,
