@@ -279,6 +279,17 @@ def test_infer_on_a_decoupled_model_wants_one_response(model, count, said):
         model.infer(ask(count))
 
 
+def test_the_bound_of_a_stream_is_its_own(model):
+    """The structs that it was submitted with serve a map next, whose requests have none."""
+    one, three = (
+        {name: np.array(value, np.int32) for name, value in ask(count).inputs.items()}
+        for count in (1, 3)
+    )
+    assert numbers(model.stream(one, max_pending=1)) == [0]
+    for error in model.map([three] * 2, return_errors=True):
+        assert "sent 3 responses where one was expected" in str(error)
+
+
 def test_infer_gives_a_response_before_a_bare_final_flag(model, echo):
     """Also where other threads take completions at the same time."""
     stop = threading.Event()

@@ -60,8 +60,8 @@ class Inference(Unique):
 
     #: How many responses may wait to be read; 0: any number.
     max_pending = 0
-    #: Whether `enter` has something to do.
-    enters = False
+    #: Whether there is neither such a bound nor something for `enter` to do.
+    is_usual = True
 
     def __init__(self, queue: CompletionQueue, terms: Terms, pins: list[CData]) -> None:
         """Hold the pins; `Template.submit` puts it into the table of inferences in flight."""

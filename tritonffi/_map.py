@@ -86,7 +86,7 @@ class Mapped(Inference):
 
     __slots__ = ("_results",)
 
-    enters = True
+    is_usual = False
 
     def __init__(
         self,

@@ -45,6 +45,8 @@ class Feed(Inference):
 
     __slots__ = ("is_abandoned", "max_pending", "outcomes")
 
+    is_usual = False
+
     def __init__(
         self,
         queue: CompletionQueue,

@@ -78,7 +78,6 @@ class Template:
         "_error",
         "_extra",
         "_keep",
-        "_max_pending",
         "_spares",
         "_spec",
         "_special",
@@ -120,7 +119,6 @@ class Template:
         self.native.lending = True  # its inference stands in its queue's table, with the pins
         self.is_steady = False
         self._changes = changes
-        self._max_pending = 0
         # What lives from `describe` to `clear`, for requests that say more than their inputs.
         self._usual = Terms(spec.name, wanted=_CACHED if spec.is_cached else None)
         self.terms = self._usual
@@ -237,12 +235,10 @@ class Template:
             server: Where to.
             inference: Takes the token; its queue gets the completions. If this raises, it is over.
         """
-        max_pending = inference.max_pending
-        if max_pending != self._max_pending:
-            self.native.max_pending = self._max_pending = max_pending
         submission = self._submission
         inference.submission = submission
-        if inference.enters:
+        if not inference.is_usual:
+            self.native.max_pending = inference.max_pending
             inference.enter()
         token = 0
         try:
@@ -275,7 +271,7 @@ class Template:
         if server.native is None:
             # Closed meanwhile: whoever did that has found no token to cancel it by.
             inference.cancel()
-        if self._extra is not None or self._special is not None:
+        if self._extra is not None or self._special is not None or not inference.is_usual:
             self.clear()
 
     def submit_each(self, server: Submitter, inferences: Sequence[Inference]) -> bool:
@@ -302,7 +298,8 @@ class Template:
         submission = Submission(tokens, keys)
         for inference in inferences:
             inference.submission = submission
-            inference.enter()
+            if not inference.is_usual:
+                inference.enter()
         entering = dict(zip(keys, inferences, strict=True))
         in_flight = queue.in_flight
         are_started = False
@@ -332,6 +329,7 @@ class Template:
 
     def clear(self) -> None:
         """Forget what the last request said beside its inputs."""
+        self.native.max_pending = 0
         if self._extra is not None:
             self._extra = None
             self.terms = self._usual
