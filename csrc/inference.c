@@ -68,6 +68,26 @@ static bool fill_within_bound(tffi_slot *slot, tffi_completion *completion,
 }
 
 /*
+ * An ensemble of which a step fails while others run answers with the error, and where Triton is older than core#483
+ * never gives the request back. So that whoever waits is told, the error goes ahead of the news of the release. Where there is no memory
+ * for that, or another response is still being read, it is told with the release.
+ */
+static void answer_early(tffi_slot *slot)
+{
+  tffi_completion *answer = slot->final;
+  if (answer->error_message == NULL || __atomic_load_n(&slot->pending, __ATOMIC_ACQUIRE) != 2) {
+    return;
+  }
+  tffi_completion *rest = tffi_completion_new();
+  if (rest != NULL) {
+    rest->key = slot->key;
+    slot->final = rest;
+    answer->answered = true;
+    tffi_slot_push(slot, answer);
+  }
+}
+
+/*
  * Thread: the model instance's, the scheduler's, an ensemble's, or the submitting one before InferAsync returns;
  * several for one decoupled request, and before or after request_release_fn.
  * Must not: wait, touch Python, keep the response.
@@ -95,7 +115,9 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
       } else {
         tffi_completion_fill(completion, response, slot->wanted);
       }
-      if (!is_final && filled) {
+      if (is_final && slot->ensemble) {
+        answer_early(slot);
+      } else if (!is_final && filled) {
         tffi_slot_push(slot, completion);
       } else if (!is_final) {
         tffi_completion_free(completion);
@@ -217,6 +239,7 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   }
   if (slot != NULL) {
     slot->max_pending = request->max_pending;
+    slot->ensemble = request->ensemble;
     slot->wanted = wanted;
     slot->spares = request->spares;
     slot->generation_taken = generation;

@@ -137,6 +137,7 @@ typedef struct tffi_slot {
   uint32_t unread;        /* responses pushed and not consumed, counted where there is a bound; atomic */
   bool overflowed;        /* the bound was passed: later responses are dropped; atomic */
   bool lost;              /* a response before the final one found no memory; atomic */
+  bool ensemble;          /* as the request's */
 
   const void *lent_as;         /* the request that may lend; NULL: none. In slot.c's table, under its lock, as the next */
   struct tffi_slot *lent_next;

@@ -155,6 +155,7 @@ typedef struct tffi_completion {
   bool overflowed;   /* it is the error that stands for all responses that found max_pending others unread */
   bool done;         /* the last of its inference: Triton is through with the request and its input memory */
   bool whole;        /* the only one of its inference, a response without error */
+  bool answered;     /* the last response, an error, of an ensemble whose request has not come back yet */
 } tffi_completion;
 
 /* Frees a list of completions, and the buffers that the reader did not take over. */
@@ -270,6 +271,7 @@ typedef struct {
   uint32_t max_pending; /* of a decoupled model: how many responses may wait to be read; 0: any number */
   bool batching;  /* the model's: whether the first axis of an output is a batch, whose rows have the same labels */
   bool lending;   /* whether a function model may be told where input data lies: tffi_batch says more */
+  bool ensemble;  /* the model is one: an error is told at once, for the request may never come back */
 } tffi_request;
 
 /* The token of the inference with a key. */

@@ -129,6 +129,8 @@ OF_PYTHON = {
     "AsyncResponseMap": "what `Model.async_map` returns",
     "ResponseMap": "what `Model.map` returns",
     "Inference.wake": "internal",
+    "Inference.answer": "internal",
+    "Inference.has_result": "internal",
     "Inference.model_name": "as it was given",
     "Inference.request_id": "as it was given",
     "Inference.timeout": "as it was given",

@@ -62,6 +62,7 @@ def test_the_two_options_that_triton_leaves_unset_are_always_set():
         ("server_id", "é", "SetServerId", [("é".encode(),)]),
         ("exit_timeout", 1.2, "SetExitTimeout", [(2,)]),
         ("metrics_interval", 0.25, "SetMetricsInterval", [(250,)]),
+        ("metrics_interval", 1e30, "SetMetricsInterval", [(1000,)]),
         ("log_format", LogFormat.ISO8601, "SetLogFormat", [(int(LogFormat.ISO8601),)]),
         (
             "rate_limiter_mode",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tritonffi._asyncio import (
     asyncio_module,
     call_in,
+    check_loop,
     queue_here,
     resolve,
     running_loop,
@@ -159,6 +160,7 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
                     self._end()
                 if self._queue.is_given_up:
                     raise ClosedError("the server was closed meanwhile")
+                check_loop(self._queue, "map")
                 await self._until(waiter)
             finally:
                 with suppress(ValueError):

@@ -138,6 +138,10 @@ class AwaitedInference(Inference):
         if waiter is not None:
             resolve(waiter)
 
+    def answer(self) -> None:
+        """Wake the task, before it is over."""
+        self.wake()
+
     def wake(self) -> None:
         """Wake the task, from whichever thread."""
         waiter = self._waiter
@@ -158,13 +162,13 @@ class AwaitedInference(Inference):
             ClosedError: The server was closed and gave up waiting for the model.
         """
         try:
-            while not self.is_over:
+            while not self.has_result():
                 waiter = self._make_waiter()
                 if self.deadline is None:
                     await waiter
                 else:
                     await until(waiter, self.deadline)
-                    if not self.is_done():
+                    if not self.has_result():
                         self.check_deadline()
         except BaseException:
             self.cancel()
@@ -175,7 +179,7 @@ class AwaitedInference(Inference):
         if self.queue.is_given_up:
             raise ClosedError(f"model {self.model_name!r}: {self.queue.reason}")
         self._waiter = waiter = _get_running_loop()().create_future()
-        if self.is_over or self.queue.is_given_up:  # only just, by another thread
+        if self.has_result() or self.queue.is_given_up:  # only just, by another thread
             set_future(waiter)
         return waiter
 
@@ -224,6 +228,7 @@ class AwaitedFeed(Feed):
         while not self.has_news():
             if self.queue.is_given_up:
                 raise ClosedError(f"model {self.model_name!r}: {self.queue.reason}")
+            check_loop(self.queue, f"model {self.model_name!r}")
             waiter = running_loop().create_future()
             self._waiters.append(waiter)
             try:
@@ -255,6 +260,12 @@ def _get_running_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 def running_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop that runs in this thread."""
     return _get_running_loop()()
+
+
+def check_loop(queue: CompletionQueue, what: str) -> None:
+    """Refuse to wait for what only a closed event loop would take."""
+    if queue.is_left():
+        raise ClosedError(f"{what}: the event loop in which this was begun is closed")
 
 
 async def until(waiter: asyncio.Future[None], deadline: float | None) -> None:

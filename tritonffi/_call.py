@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -34,6 +35,9 @@ ParameterValue: TypeAlias = str | bytes | bool | int | float
 T = TypeVar("T")
 
 _SLICE_S = 0.1
+# What is no number of seconds any more, but infinity is.
+_LONGEST_S = sys.float_info.max
+_FOREVER_S = float("inf")
 # Where in Triton's source, on the machine that built it, some of its errors say that they began.
 _SOURCE = r"^/\S+\.(?:h|cc) \d+: "
 
@@ -108,7 +112,7 @@ def check_duration(seconds: object, what: str) -> None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise TypeError(f"{what} must be a number of seconds, not {seconds!r}")
-    if not seconds >= 0:  # NaN neither
+    if not 0 <= seconds <= _LONGEST_S and seconds != _FOREVER_S:  # NaN neither
         raise InvalidArgumentError(f"{what} must be a number of seconds, not {seconds!r}")
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tritonffi._call import check_duration
@@ -14,7 +15,7 @@ from tritonffi._response import Response, read
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tritonffi._completion import CompletionQueue
     from tritonffi._native import CData
@@ -35,6 +36,8 @@ class Inference(Unique):
 
     Attributes:
         terms: What it has in common with others that are alike.
+        is_answered: Whether the last response is there and Triton is not through with the inputs,
+            and perhaps never will be: so it is where a step of an ensemble fails beside others.
         is_over: Whether the last response is there and Triton is through with the inputs.
         pins: The addresses of the inputs, each of which keeps its memory, until it is over.
         token: The C handle; harmless when it is stale.
@@ -48,7 +51,9 @@ class Inference(Unique):
         "_arrived",
         "_count",
         "_outcomes",
+        "_was_cancelled",
         "deadline",
+        "is_answered",
         "is_over",
         "key",
         "pins",
@@ -66,7 +71,7 @@ class Inference(Unique):
     def __init__(self, queue: CompletionQueue, terms: Terms, pins: list[CData]) -> None:
         """Hold the pins; `Template.submit` puts it into the table of inferences in flight."""
         self.terms = terms
-        self.is_over = False
+        self.is_over = self.is_answered = False
         self.token = 0
         self.submission: Submission | None = None
         self.queue = queue
@@ -124,6 +129,12 @@ class Inference(Unique):
         if completion.has_response:
             outcome = read(completion, self.terms)
         self._arrive(completion.number, outcome, completion.done)
+        if completion.answered:
+            self.is_answered = True  # after what there is to read
+            self.answer()
+
+    def answer(self) -> None:
+        """Tell those who wait that the last response is there, before it is over."""
 
     def miss(self, completion: CData) -> None:
         """Take a completion whose response a signal handler cut in two."""
@@ -186,7 +197,7 @@ class Inference(Unique):
             ClosedError: The server was closed and gave up waiting for the model.
         """
         check_duration(timeout, "timeout")
-        if self.is_over:
+        if self.has_result():
             return True
         # With what came of others: one call of C takes all of it.
         self.queue.drain()
@@ -194,7 +205,7 @@ class Inference(Unique):
         deadline = self.deadline
         if limit is not None and (deadline is None or limit < deadline):
             deadline = limit
-        while not self.is_over:
+        while not self.has_result():
             if not self.queue.wait(self, deadline):
                 self.check_deadline()
                 return False
@@ -234,7 +245,7 @@ class Inference(Unique):
             )
         outcome = outcomes[0]
         if isinstance(outcome, TritonError):
-            raise outcome
+            raise outcome.with_traceback(None)  # or it would grow with each call
         return outcome
 
     def is_done(self) -> bool:
@@ -243,9 +254,15 @@ class Inference(Unique):
 
     def done(self) -> bool:
         """Return whether `result` would return or raise at once."""
-        if not self.is_over:
-            self.queue.wait(self, time.monotonic())
-        return self.is_over
+        now = time.monotonic()
+        if not self.is_over and not self.queue.is_given_up:
+            self.queue.wait(self, now)
+        is_late = self.deadline is not None and now >= self.deadline
+        return self.is_over or self.is_answered or is_late or self.queue.is_given_up
+
+    def has_result(self) -> bool:
+        """Return whether the last response has been delivered."""
+        return self.is_over or self.is_answered
 
     def is_through(self) -> bool:
         """Return whether Triton has nothing to do with it (any more), taken news or not."""
@@ -265,7 +282,10 @@ class Inference(Unique):
 
         C: ``TRITONSERVER_InferenceRequestCancel``
         """
-        return bool(lib.tffi_inference_cancel(self.live_token()))
+        is_asked = bool(lib.tffi_inference_cancel(self.live_token()))
+        if is_asked:
+            self._was_cancelled = True
+        return is_asked
 
     def wake(self) -> None:
         """Wake the tasks that wait for it; where there is an event loop there may be some."""
@@ -279,6 +299,8 @@ class Inference(Unique):
 
         C: ``TRITONSERVER_InferenceRequestIsCancelled``
         """
+        if getattr(self, "_was_cancelled", False):
+            return True
         return bool(lib.tffi_inference_is_cancelled(self.live_token()))
 
     def __repr__(self) -> str:
@@ -295,3 +317,46 @@ def finish(inference: Inference) -> Response:
         if not inference.is_over:
             inference.cancel()
         raise
+
+
+def kept_in(inferences: Iterable[Inference]) -> set[str]:
+    """Return the models of which Triton has answered a request and may keep it for ever."""
+    return {i.model_name for i in inferences if i.is_answered and not i.is_through()}
+
+
+def are_answered(inferences: Iterable[Inference]) -> bool:
+    """Return whether Triton owes nothing but requests that it may keep for ever."""
+    return all(i.is_answered or i.is_through() for i in inferences)
+
+
+def why_left(failed_reloads: Iterable[str], inferences: Iterable[Inference]) -> str:
+    """Return after what Triton cannot stop a server; empty: it can.
+
+    Args:
+        failed_reloads: Models that did not load while they were loaded.
+        inferences: What is in flight, in models that were told to unload.
+    """
+    names = ", ".join(map(repr, sorted(failed_reloads)))
+    if names:
+        return f"failed reloads of {names}"
+    names = ", ".join(map(repr, sorted(kept_in(inferences))))
+    return f"requests of {names} that failed while a step was running" if names else ""
+
+
+def still_there(index: Iterable[Mapping[str, str]], inferences: Iterable[Inference]) -> str:
+    """Say which models have not let go, and what of ours is in flight there.
+
+    Args:
+        index: Triton's, which does not list the models of repositories that were taken away.
+        inferences: What is in flight.
+    """
+    counts = Counter(inference.model_name for inference in inferences)
+    states = {
+        entry["name"]: f"(version {entry.get('version', '?')}) is {entry['state']} "
+        for entry in index
+        if entry.get("state") in ALIVE
+    }
+    return ", ".join(
+        f"model {name!r} {states.get(name, '')}(inferences in flight: {counts[name]})"
+        for name in dict.fromkeys([*states, *counts])
+    )

@@ -57,6 +57,10 @@ class Chunks:
     ) -> None:
         self.parts = _sequence(parts, "Chunks")
         self.shape = None if shape is None else _shape(shape)
+        if host_policies is not None and not isinstance(host_policies, Mapping):
+            raise TypeError(
+                f"Chunks: host_policies must be a mapping, not {type(host_policies).__name__}"
+            )
         self.host_policies = {
             policy: _sequence(parts, f"Chunks: host policy {policy!r}")
             for policy, parts in (host_policies or {}).items()

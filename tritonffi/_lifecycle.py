@@ -16,7 +16,6 @@ import os
 import shutil
 import threading
 import time
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -26,6 +25,7 @@ from tritonffi._call import check, encode_name, interruptible, json_list, json_o
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError, UnavailableError
+from tritonffi._inference import are_answered, kept_in, still_there, why_left
 from tritonffi._library import Library, assemble_backends
 from tritonffi._log_settings import started_with
 from tritonffi._native import lib
@@ -52,6 +52,7 @@ _ALIVE = (_READY, "LOADING", "UNLOADING")
 _LEAVING = ("LOADING", "UNLOADING")
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
+_KEPT_S = 1.0  # for the steps of an ensemble that go on after it has failed
 _POLL_S = 0.001
 _LONGEST_STOP_S = 1e9
 
@@ -300,7 +301,8 @@ class Lifecycle:
             if now >= deadline:
                 return False
             if now >= look:
-                if all(map(_python_backend.is_lost, alive)):
+                kept = kept_in(self._inferences())
+                if all(_python_backend.is_lost(name) or name in kept for name in alive):
                     return False
                 look += _python_backend.PATIENCE_S
             time.sleep(_POLL_S)
@@ -382,7 +384,8 @@ class Lifecycle:
             and not self._stopping.locked()
         ):
             self._unload_all(handle, deadline, limit)
-        if not self.failed_reloads:  # after one, Triton never stops
+        why = why_left(self.failed_reloads, self._inferences())
+        if not why:
             mark = _log.capture.mark()
             seconds = max(1, round(min(deadline - time.monotonic(), _LONGEST_STOP_S)))
             if self._library.stubs is not None and _python_backend.is_lost():
@@ -402,7 +405,7 @@ class Lifecycle:
         for queue in list(self.queues):
             self.release(queue)
         self.queue.close()
-        if process.remove(self, handle, self._folder, self.failed_reloads):
+        if process.remove(self, handle, self._folder, why):
             _log.capture.unwatch()
         self._handle = None
 
@@ -444,23 +447,28 @@ class Lifecycle:
                 error = lib.TRITONSERVER_ServerUnloadModel(handle, encode_name(name))
                 if error:
                     logger.debug("%s", take_error(error, f"model {name!r}"))
-        if not self.wait_unloaded(handle, None, deadline):
+        is_kept = bool(kept_in(self._inferences()))
+        until = min(deadline, time.monotonic() + _KEPT_S) if is_kept else deadline
+        is_empty = self.wait_unloaded(handle, None, until) and self._wait_through(until)
+        if not is_empty and not are_answered(self._inferences()):
             # Not a word to Triton: after one stop in vain it takes no second one, and says that it
             # has stopped. This way `close` can be called again.
             raise TimeoutError(
                 f"server {self.name!r} did not stop within {limit:g} s: "
-                f"{self._still_there(handle)}; close() may be called again"
+                f"{still_there(self.index(handle), self._inferences())}; close() may be called again"
             )
 
-    def _still_there(self, handle: CData) -> str:
-        """Say which models have not let go, and what of ours is in flight there."""
-        counts = Counter(inference.model_name for inference in self._inferences())
-        return ", ".join(
-            f"model {entry['name']!r} (version {entry.get('version', '?')}) is {entry['state']} "
-            f"(inferences in flight: {counts[entry['name']]})"
-            for entry in self.index(handle)
-            if entry.get("state") in _ALIVE
-        )
+    def keeps(self, name: str) -> bool:
+        """Return whether Triton may keep a request of the model for ever."""
+        return name in kept_in(self._inferences())
+
+    def _wait_through(self, deadline: float) -> bool:
+        """Wait for what is in flight in models that the index does not show; False: in vain."""
+        while not are_answered(self._inferences()):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return not kept_in(self._inferences())
 
     def _is_ensemble(self, handle: CData, name: str) -> bool:
         try:

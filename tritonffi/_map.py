@@ -8,6 +8,7 @@ queue of its own, whose waits give whatever is there; no other thread takes what
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 import weakref
@@ -103,6 +104,10 @@ class Mapped(Inference):
         """Be about to be submitted, and stand in the map."""
         self._results.unreported[self.key] = self
 
+    def answer(self) -> None:
+        """Be among the results, before it is over."""
+        self._results.report(self)
+
     def leave(self) -> None:
         """Be over."""
         super().leave()
@@ -184,18 +189,26 @@ class ResponseMap(Closing, Iterator[T_co]):
         if head is None or head.is_over:
             return True
         self._queue.drain()
-        return head.is_over
+        return head.has_result()
 
     def _fill(self, room: int) -> None:
         """Submit as many items as there is room for, together as far as they come quickly."""
         while self._source is not None and room > 0:
-            items, is_end, self._failure = read_together(self._source, room)
+            source = self._source
+            items, is_end, self._failure = read_together(source, room)
+            if self._source is None:  # the iterable has closed the map, or another thread
+                return
             if is_end:
                 self._source = None
             if items:
                 room -= len(items)
                 # With no call of Python's between: a signal handler that raises would lose them.
                 self._row.extend(self._submit(items, self._errors))
+                if self._source is None and not is_end:  # likewise
+                    self._drop()
+
+    def _drop(self) -> None:
+        cancel_all(self._row)
 
     def _end(self) -> None:
         """Raise what ends the iteration."""
@@ -246,9 +259,12 @@ class CompletedMap(ResponseMap[T_co]):
     def _finalize(self) -> weakref.finalize[..., Self]:
         return weakref.finalize(self, _leave, self._queue, self._results)
 
+    def _drop(self) -> None:
+        _leave(self._queue, self._results)
+
     def close(self) -> None:
         """Cancel what is in flight, and return at once. Closing twice is no error."""
-        _leave(self._queue, self._results)
+        self._drop()
         super().close()
         if not self._queue.in_flight:
             self._release(self._queue)
@@ -376,5 +392,5 @@ def check_in_flight(value: int) -> None:
     """Refuse what is no number of inferences."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"in_flight must be an int, not {type(value).__name__}")
-    if value < 1:
-        raise InvalidArgumentError(f"in_flight must be 1 or more, not {value}")
+    if not 1 <= value <= sys.maxsize:
+        raise InvalidArgumentError(f"in_flight must be between 1 and 2**63 - 1, not {value}")

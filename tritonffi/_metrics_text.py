@@ -86,7 +86,7 @@ class MetricFamilySamples:
 
 
 def parse_metrics(text: str) -> dict[str, MetricFamilySamples]:
-    """Take the text of `Server.metrics` apart; any other text in Prometheus' format, too.
+    """Take the text of `Server.metrics` apart; that of other exporters too, as they write it.
 
     Args:
         text: The text.
@@ -96,7 +96,10 @@ def parse_metrics(text: str) -> dict[str, MetricFamilySamples]:
 
     Raises:
         InvalidArgumentError: A line is not of the format; it is named.
+        TypeError: It is no text.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"parse_metrics takes a str, not {type(text).__name__}")
     families: dict[str, _Family] = {}
     parents: dict[str, str] = {}
     number = 0

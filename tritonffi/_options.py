@@ -33,6 +33,8 @@ E = TypeVar("E", bound="IntEnum")
 
 _UINT_MAX = 2**32 - 1
 _UINT64_MAX = 2**64 - 1
+# The exit of the process waits for the thread that polls the metrics, which sleeps as long.
+_LONGEST_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def _whole_seconds(value: object, what: str) -> Iterator[Arguments]:
 
 
 def _milliseconds(value: object, what: str) -> Iterator[Arguments]:
-    yield (max(1, round(_float_of(value, what) * 1000)),)
+    yield (max(1, round(min(_float_of(value, what), _LONGEST_INTERVAL_S) * 1000)),)
 
 
 def _choice(kind: type[E]) -> Convert:
@@ -296,7 +298,8 @@ class ServerOptions:
         metrics: Whether metrics are collected.
         gpu_metrics: Whether GPU metrics are; None: where the machine has an NVIDIA GPU.
         cpu_metrics: Whether CPU metrics are.
-        metrics_interval: Seconds between two polls of GPU and CPU metrics.
+        metrics_interval: Seconds between two polls of GPU and CPU metrics. More than 1 is taken as
+            1, because the exit of the process waits for a poll.
         backend_directory: A folder of backends, or several, beside the library's own.
         repo_agent_directory: Where repository agents are.
         model_load_device_limits: Memory limits for loads.

@@ -85,7 +85,7 @@ class Place:
     def takes(self, value: object) -> bool:
         """Return whether a value is an array like the last one, and can be read as it is."""
         return (
-            type(value) is _ndarray
+            isinstance(value, _ndarray)
             and value.shape == self.alike
             and value.flags.num & PLAIN == PLAIN
             and is_stored_as(value.dtype, self.datatype)
@@ -94,7 +94,7 @@ class Place:
     def unlike(self, value: object) -> InvalidArgumentError | TypeError:
         """Return what is wrong with a value that is to be just like the last array."""
         expected = f"{self.datatype}{list(self.shape)} in C order"
-        if type(value) is not _ndarray:
+        if not isinstance(value, _ndarray):
             return TypeError(
                 f"{self._what}: a prepared call takes numpy arrays, here {expected}, not "
                 f"{type(value).__name__}"

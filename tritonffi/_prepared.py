@@ -52,7 +52,7 @@ class _Prepared(Template):
                 place.takes(inputs[place.name]) for place in self.places
             ):
                 raise self.unlike(inputs)
-            return [place.write(inputs[place.name]) for place in self.places]  # BF16
+            return [place.write(inputs[place.name]) for place in self.places]
         return super().describe(inputs, request, pins)
 
 

@@ -23,7 +23,7 @@ from tritonffi._errors import TritonError, UnsupportedError
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tritonffi._lifecycle import Lifecycle
@@ -84,7 +84,7 @@ class Process:
         server: Lifecycle | None,
         handle: CData,
         folder: Path | None,
-        failed_reloads: Collection[str] = (),
+        why: str = "",
     ) -> bool:
         """Note that a server has stopped; delete it, and those before, if it was the last.
 
@@ -92,9 +92,8 @@ class Process:
             server: The one that `add` got, if it did.
             handle: The C server's.
             folder: To be removed with it.
-            failed_reloads: Models of which Triton keeps a load that failed while the model was
-                loaded, for ever: such a server is not stopped, which would take all of its time
-                and fail, but left behind empty. What others share it needs no more.
+            why: After what Triton keeps a model for ever: such a server is not stopped, which would
+                take all of its time and fail, but left behind. What others share it needs no more.
 
         Returns:
             False: that was noted before, by a close that was interrupted.
@@ -102,17 +101,15 @@ class Process:
         with self._lock:
             if server is not None and server not in self._open:
                 return False
-            if not failed_reloads:
+            if not why:
                 self._stopped[handle] = folder
             self._running.discard(handle)
             if server is not None:
                 self._open.discard(server)
-        if failed_reloads:
-            names = ", ".join(map(repr, sorted(failed_reloads)))
+        if why:
             logger.warning(
-                "a server is left behind, unloaded but not stopped: Triton cannot stop it after "
-                "failed reloads of %s",
-                names,
+                "a server is left behind, unloaded but not stopped: Triton cannot stop it after %s",
+                why,
             )
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)

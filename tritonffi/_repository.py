@@ -32,6 +32,7 @@ from tritonffi._call import (
 )
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
+    AlreadyExistsError,
     InternalError,
     InvalidArgumentError,
     NotFoundError,
@@ -60,6 +61,10 @@ _REPLACED_S = 0.25
 _LATE_S = 0.5
 _SLICE_S = 0.1
 _NEVER = float("inf")
+_KEPT = (
+    "A request of it failed while one of its steps was running, and Triton does not give such a "
+    "request back (triton-inference-server/core#483)"
+)
 
 
 def load(
@@ -353,7 +358,7 @@ def unload(
                 lifecycle.hidden.discard(name)
                 if not lifecycle.wait_unloaded(server, {name}, deadline):
                     if time.monotonic() < deadline:
-                        lost = _python_backend.LOST
+                        lost = _KEPT if lifecycle.keeps(name) else _python_backend.LOST
                         raise InternalError(f"{context}: it does not unload. {lost}")
                     raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s")
             function = lifecycle.functions.pop(name, None)
@@ -403,6 +408,10 @@ def register(
     if "://" not in place and not pathlib.Path(place).is_dir():
         raise InvalidArgumentError(f"{context} is not a folder")
     names: dict[str, ParameterValue] = {}
+    if name_mapping is not None and not isinstance(name_mapping, Mapping):
+        raise TypeError(
+            f"{context}: name_mapping must be a mapping, not {type(name_mapping).__name__}"
+        )
     for folder, model in (name_mapping or {}).items():
         if not isinstance(model, str):
             raise TypeError(
@@ -411,6 +420,8 @@ def register(
             )
         if not model.strip() or "/" in model or model in (".", ".."):
             raise InvalidArgumentError(f"{context}: not a name for a model: {model!r}")
+        if _folders(lifecycle, model) or (lifecycle.repository / model).is_dir():
+            raise AlreadyExistsError(f"{context}: the name {model!r} is another model's already")
         names[folder] = model
     with lifecycle.use():
         server = lifecycle.handle()

@@ -48,7 +48,7 @@ class RequestKeywords(TypedDict, total=False):
     trace: Trace | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays are not equal or not, but in their elements
 class Request:
     """Inputs, and what else is said with them.
 
@@ -123,6 +123,9 @@ def _check_trace(trace: object) -> None:
 def _check_outputs(outputs: object) -> None:
     if isinstance(outputs, str) or not isinstance(outputs, Sequence):
         raise TypeError(f"outputs must be a sequence of names, not {outputs!r}")
+    for name in outputs:
+        if not isinstance(name, str):
+            raise TypeError(f"outputs must be a sequence of names, and {name!r} is none")
     if len(set(outputs)) != len(outputs):
         raise InvalidArgumentError(f"outputs holds a name twice: {list(outputs)!r}")
 

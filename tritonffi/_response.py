@@ -97,6 +97,10 @@ class Response(Mapping[str, Array]):
     def __contains__(self, name: object) -> bool:
         return name in self._outputs
 
+    # Arrays are not equal or not, but in their elements.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         outputs = ", ".join(
             f"{name}: {array.dtype.name}{list(array.shape)}"

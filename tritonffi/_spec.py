@@ -58,6 +58,7 @@ class ModelSpec:
         is_decoupled: Whether a request may have any number of responses.
         correlation_id_type: As which data type the model takes the id of a sequence; None: as none.
         is_cached: Whether Triton may answer in the model's place what it has answered before.
+        is_ensemble: Whether it is made of other models.
         leaves_marks: Whether the model's scheduler leaves marks on a request, so that it cannot
             serve again.
     """
@@ -69,6 +70,7 @@ class ModelSpec:
     is_decoupled: bool
     correlation_id_type: str | None = None
     is_cached: bool = False
+    is_ensemble: bool = False
     leaves_marks: bool = False
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
@@ -93,6 +95,7 @@ class ModelSpec:
             is_decoupled=bool(policy.get("decoupled", False)),
             correlation_id_type=_correlation_id_type(config),
             is_cached=bool(cache.get("enable", False)),
+            is_ensemble=bool(config.get("ensemble_scheduling")),
             leaves_marks=any(
                 config.get(key)
                 for key in ("ensemble_scheduling", "sequence_batching", "response_cache")

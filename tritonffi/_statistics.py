@@ -44,6 +44,8 @@ class StatisticDuration:
         return self.ns / self.count / _NS if self.count else 0.0
 
     def __sub__(self, before: StatisticDuration) -> StatisticDuration:
+        if not isinstance(before, StatisticDuration):
+            return NotImplemented
         return StatisticDuration(self.count - before.count, self.ns - before.ns)
 
 
@@ -72,6 +74,8 @@ class BatchStatistics:
         return self.compute_infer.count
 
     def __sub__(self, before: BatchStatistics) -> BatchStatistics:
+        if not isinstance(before, BatchStatistics):
+            return NotImplemented
         return BatchStatistics(
             self.batch_size,
             self.compute_input - before.compute_input,
@@ -101,6 +105,8 @@ class ResponseStatistics:
     cancel: StatisticDuration = _NEVER
 
     def __sub__(self, before: ResponseStatistics) -> ResponseStatistics:
+        if not isinstance(before, ResponseStatistics):
+            return NotImplemented
         return ResponseStatistics(
             self.compute_infer - before.compute_infer,
             self.compute_output - before.compute_output,
@@ -184,6 +190,8 @@ class ModelStatistics:
         return self.inference_count / self.execution_count if self.execution_count else 0.0
 
     def __sub__(self, before: ModelStatistics) -> ModelStatistics:
+        if not isinstance(before, ModelStatistics):
+            return NotImplemented
         if (self.name, self.version) != (before.name, before.version):
             raise InvalidArgumentError(
                 f"statistics of {before.name!r} version {before.version} cannot be taken from "
@@ -272,6 +280,8 @@ class ServerStatistics(Mapping[str, ModelStatistics]):
         return f"ServerStatistics(models={self.models!r})"
 
     def __sub__(self, before: ServerStatistics) -> ServerStatistics:
+        if not isinstance(before, ServerStatistics):
+            return NotImplemented
         then = {(model.name, model.version): model for model in before.models}
         return ServerStatistics(
             tuple(

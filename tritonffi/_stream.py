@@ -97,11 +97,11 @@ class Feed(Inference):
 
     def has_ended(self) -> bool:
         """Return whether no more outcomes will come than are here."""
-        return self.is_over or self.is_abandoned
+        return self.is_over or self.is_answered or self.is_abandoned
 
     def has_news(self) -> bool:
         """Return whether there is something to read, or never will be."""
-        return bool(self.outcomes) or self.is_over or self.is_abandoned
+        return bool(self.outcomes) or self.has_ended()
 
     def abandon(self) -> None:
         """Cancel it and drop what is unread and what still comes. Harmless at any time."""

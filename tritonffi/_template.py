@@ -116,6 +116,7 @@ class Template:
         self.native.input_count = len(names)
         # Triton's requests serve again from the second one on that is alike.
         self._spares = ffi.gc(ffi.new("tffi_spares **"), lib.tffi_spares_release)
+        self.native.ensemble = spec.is_ensemble
         self.native.lending = True  # its inference stands in its queue's table, with the pins
         self.is_steady = False
         self._changes = changes
@@ -396,7 +397,10 @@ class Template:
         native.priority = request.priority
         if request.queue_timeout is not None:
             # 0 is Triton's word for "no timeout of its own", so the shortest is a microsecond.
-            native.timeout_us = min(max(1, round(request.queue_timeout * 1e6)), _LONGEST_TIMEOUT_US)
+            longest = _LONGEST_TIMEOUT_US
+            native.timeout_us = min(
+                max(1, round(min(request.queue_timeout * 1e6, longest))), longest
+            )
         flags = RequestFlag(0)
         if request.sequence_start:
             flags |= RequestFlag.SEQUENCE_START

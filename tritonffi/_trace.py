@@ -58,7 +58,8 @@ class Trace(Closing):
 
     Raises:
         InvalidArgumentError: There is no such level.
-        UnsupportedError: No server has been started yet, or the library has no traces.
+        UnsupportedError: No library is loaded yet, which the first server does, or it has no
+            traces.
 
     C: ``TRITONSERVER_InferenceTraceTensorNew``, ``TRITONSERVER_InferenceTraceSetContext``,
     ``TRITONSERVER_InferenceTraceDelete``
@@ -275,7 +276,11 @@ def chrome_trace(traces: Iterable[Trace | TraceRecord]) -> str:
     Returns:
         JSON text that ``chrome://tracing`` and ``ui.perfetto.dev`` open. Each trace is a row.
     """
-    return write_chrome([trace.record() if isinstance(trace, Trace) else trace for trace in traces])
+    records = [trace.record() if isinstance(trace, Trace) else trace for trace in traces]
+    for record in records:
+        if not isinstance(record, TraceRecord):
+            raise TypeError(f"chrome_trace takes traces, not {type(record).__name__}")
+    return write_chrome(records)
 
 
 def _level(level: object) -> TraceLevel:

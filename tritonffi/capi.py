@@ -19,16 +19,14 @@ Callbacks must be C functions, because Triton calls them on threads of its own: 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tritonffi._call import check
+from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import FunctionModel
 from tritonffi._library import assemble_backends, load
 from tritonffi._native import ffi, lib
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["FunctionModel", "backend_directory", "check", "ffi", "lib"]
 
@@ -43,5 +41,11 @@ def backend_directory(folder: str | os.PathLike[str]) -> Path:
 
     Returns:
         Its path, for ``TRITONSERVER_ServerOptionsSetBackendDirectory``.
+
+    Raises:
+        InvalidArgumentError: There is something already.
     """
-    return assemble_backends(Path(folder), load(), ())
+    path = Path(folder)
+    if os.path.lexists(path):
+        raise InvalidArgumentError(f"backend directory {path}: it exists already")
+    return assemble_backends(path, load(), ())
