@@ -69,8 +69,8 @@ static bool fill_within_bound(tffi_slot *slot, tffi_completion *completion,
 
 /*
  * An ensemble of which a step fails while others run answers with the error, and where Triton is older than core#483
- * never gives the request back. So that whoever waits is told, the error goes ahead of the news of the release. Where there is no memory
- * for that, or another response is still being read, it is told with the release.
+ * never gives the request back. So that whoever waits is told, the error goes ahead of the news of the release. Where
+ * there is no memory for that, or another response is still being read, it is told with the release.
  */
 static void answer_early(tffi_slot *slot)
 {

@@ -343,18 +343,17 @@ def why_left(failed_reloads: Iterable[str], inferences: Iterable[Inference]) -> 
     return f"requests of {names} that failed while a step was running" if names else ""
 
 
-def still_there(index: Iterable[Mapping[str, str]], inferences: Iterable[Inference]) -> str:
+def still_there(alive: Iterable[Mapping[str, str]], inferences: Iterable[Inference]) -> str:
     """Say which models have not let go, and what of ours is in flight there.
 
     Args:
-        index: Triton's, which does not list the models of repositories that were taken away.
+        alive: Of Triton's index, which does not list those of repositories that were taken away.
         inferences: What is in flight.
     """
     counts = Counter(inference.model_name for inference in inferences)
     states = {
         entry["name"]: f"(version {entry.get('version', '?')}) is {entry['state']} "
-        for entry in index
-        if entry.get("state") in ALIVE
+        for entry in alive
     }
     return ", ".join(
         f"model {name!r} {states.get(name, '')}(inferences in flight: {counts[name]})"

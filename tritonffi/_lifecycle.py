@@ -450,12 +450,13 @@ class Lifecycle:
         is_kept = bool(kept_in(self._inferences()))
         until = min(deadline, time.monotonic() + _KEPT_S) if is_kept else deadline
         is_empty = self.wait_unloaded(handle, None, until) and self._wait_through(until)
-        if not is_empty and not are_answered(self._inferences()):
+        if not is_empty and not (is_kept and are_answered(self._inferences())):
             # Not a word to Triton: after one stop in vain it takes no second one, and says that it
             # has stopped. This way `close` can be called again.
+            alive = [entry for entry in self.index(handle) if entry.get("state") in _ALIVE]
             raise TimeoutError(
                 f"server {self.name!r} did not stop within {limit:g} s: "
-                f"{still_there(self.index(handle), self._inferences())}; close() may be called again"
+                f"{still_there(alive, self._inferences())}; close() may be called again"
             )
 
     def keeps(self, name: str) -> bool:

@@ -96,14 +96,17 @@ def _wait_over(
     functions: Iterable[FunctionModel],
     deadline: float,
 ) -> None:
-    """Wait until Triton is through with inferences; with those of other models not for long.
+    """Wait until Triton is through with inferences.
 
-    Their completions are left to whoever waits for them.
+    Not for long with those of other models, nor with those that it may keep for ever. Their
+    completions are left to whoever waits for them.
     """
     others = min(deadline, time.monotonic() + _OTHERS_S)
     for inference in inferences:
-        until = deadline if inference.model_name in names else others
-        while not inference.is_through() and time.monotonic() < until:
+        while not inference.is_through():
+            is_ours = inference.model_name in names and not inference.is_answered
+            if time.monotonic() >= (deadline if is_ours else others):
+                break
             time.sleep(_POLL_S)
     while any(function.is_executing() for function in functions) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
