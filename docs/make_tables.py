@@ -136,7 +136,7 @@ OF_PYTHON = {
     "Inference.timeout": "as it was given",
     "AsyncResponseStream.aclose": "cancels, and drops what was not read",
     "Inference.check_deadline": "internal",
-    "Inference.is_done": "internal",
+    "Inference.is_settled": "internal",
     "Inference.is_through": "internal",
     "Inference.orphan": "internal",
     "Inference.deliver": "internal",

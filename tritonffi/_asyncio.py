@@ -134,9 +134,8 @@ class AwaitedInference(Inference):
     def leave(self) -> None:
         """Be over, and wake the task."""
         Inference.leave(self)  # super() is slow
-        waiter = self._waiter
-        if waiter is not None:
-            resolve(waiter)
+        if self._waiter is not None:
+            self.wake()
 
     def answer(self) -> None:
         """Wake the task, before it is over."""
@@ -295,7 +294,7 @@ def call_in(
 def resolve(waiter: asyncio.Future[None]) -> None:
     """Wake who waits for a future, from whichever thread."""
     loop = waiter.get_loop()
-    if _is_running(loop):
+    if _is_running(loop):  # as `call_in` does, but without a call: this is done for each inference
         set_future(waiter)
     else:
         call_in(loop, set_future, waiter)

@@ -178,9 +178,9 @@ class CompletionQueue:
         for inference in list(self.in_flight.values()):
             while not inference.is_over:
                 if inference.live_token():
-                    is_told = inference.is_answered or inference.is_through()
-                    if not self.wait(inference, patience if is_told else deadline):
-                        if not inference.is_answered and not inference.is_through():
+                    until = patience if inference.is_settled() else deadline
+                    if not self.wait(inference, until):
+                        if not inference.is_settled():
                             return False
                         break  # whoever has taken its end will deliver it
                 else:

@@ -248,21 +248,21 @@ class Inference(Unique):
             raise outcome.with_traceback(None)  # or it would grow with each call
         return outcome
 
-    def is_done(self) -> bool:
-        """Return whether the last response has been delivered; without looking for it."""
-        return self.is_over
-
     def done(self) -> bool:
         """Return whether `result` would return or raise at once."""
         now = time.monotonic()
         if not self.is_over and not self.queue.is_given_up:
             self.queue.wait(self, now)
         is_late = self.deadline is not None and now >= self.deadline
-        return self.is_over or self.is_answered or is_late or self.queue.is_given_up
+        return self.has_result() or is_late or self.queue.is_given_up
 
     def has_result(self) -> bool:
-        """Return whether the last response has been delivered."""
+        """Return whether the last response has been delivered; without looking for it."""
         return self.is_over or self.is_answered
+
+    def is_settled(self) -> bool:
+        """Return whether Triton has nothing to say of it any more, taken news or not."""
+        return self.is_answered or self.is_through()
 
     def is_through(self) -> bool:
         """Return whether Triton has nothing to do with it (any more), taken news or not."""
@@ -326,7 +326,7 @@ def kept_in(inferences: Iterable[Inference]) -> set[str]:
 
 def are_answered(inferences: Iterable[Inference]) -> bool:
     """Return whether Triton owes nothing but requests that it may keep for ever."""
-    return all(i.is_answered or i.is_through() for i in inferences)
+    return all(i.is_settled() for i in inferences)
 
 
 def why_left(failed_reloads: Iterable[str], inferences: Iterable[Inference]) -> str:
