@@ -6,11 +6,10 @@ Each in a process of its own, for what is kept stays counted.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from _program import printed
 
 PROGRAM = """
 import asyncio, logging, sys, threading, time
@@ -65,16 +64,7 @@ LEFT = (
 
 def run(body):
     """What a program prints once the ensemble is there; it ends in time, and silently with 0."""
-    program = PROGRAM + textwrap.dedent(body)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
+    return printed(PROGRAM + textwrap.dedent(body), options=["-W", "error"])
 
 
 @pytest.mark.parametrize(

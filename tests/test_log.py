@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 import _backend
 import pytest
 from _ensemble import ensemble
+from _program import printed
 
 from tritonffi import (
     InternalError,
@@ -447,15 +447,7 @@ logging.getLogger("tritonffi.server").addHandler(Print())
 
 def run(body):
     """Run a script with a handler that prints, and return what it said."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT.format(body)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
+    return printed(SCRIPT.format(body), options=["-W", "ignore"])
 
 
 def test_messages_need_no_server(library):

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 
 import _backend
 import pytest
+from _program import printed
 
 from tritonffi import (
     AlreadyExistsError,
@@ -64,7 +63,7 @@ def test_the_response_cache_answers_what_it_has_seen(tmp_path, backend_directory
     one again. That is why this has a process of its own.
     """
     folder = write(tmp_path, "cached", extra="response_cache { enable: true }")
-    *answers, counted, ran, refused, way, again = run(CACHE, folder, backend_directory)
+    *answers, counted, ran, refused, way, again = printed(CACHE, folder, backend_directory)
     assert answers == ["[1.0]", "[2.0]", "[1.0]", "[1.0]"]
     assert (counted, ran) == ("2 2", "4 2")
     assert refused == "server 'triton': TritonCacheManager already holds a cache"
@@ -79,19 +78,6 @@ def test_two_kinds_of_cache_are_one_too_many(tmp_path):
         Server(cache_config=caches)
 
 
-def run(script, *arguments):
-    """Run a script in a process of its own, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
 def test_copying_threads_once_a_process(library):
     """Later servers say so when they want them too, and share them when they do not."""
     script = """
@@ -103,7 +89,7 @@ for count in (2, 2, 0):
     except AlreadyExistsError as error:
         print(str(error).splitlines()[-1])
 """
-    first, second, third = run(script)
+    first, second, third = printed(script)
     assert (first, third) == ("started", "started")
     assert second.startswith("Option buffer_manager_thread_count can be set once in a process")
 
