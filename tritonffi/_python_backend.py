@@ -271,8 +271,6 @@ def is_lost(model: str | None = None) -> bool:
     Args:
         model: Only then lost if it has no living stub; None: any.
     """
-    if not _own_shm():
-        return False  # the usual case, in which there is nothing to look for
     stubs = list(_stubs())
     is_alive = model is not None and bool(_living(model, stubs))
     return not is_alive and any(state == "Z" for _, state in stubs)
@@ -333,7 +331,7 @@ class StubWatch:
 
     def _lost(self) -> str | None:
         """Return the model that a stub seems to have died for; empty: any; None: all is well."""
-        stubs = list(_stubs()) if _own_shm() else []
+        stubs = list(_stubs())
         if all(state != "Z" or pid in self._dead for pid, state in stubs):
             return None
         for model, living in self._living.items():
@@ -344,14 +342,15 @@ class StubWatch:
 
 def end_stubs() -> None:
     """Kill the stubs that are left when the process ends: one in a long call would outlive it."""
-    if _own_shm():
-        for pid, _ in _stubs():
-            with contextlib.suppress(OSError):
-                os.kill(int(pid), signal.SIGKILL)
+    for pid, _ in _stubs():
+        with contextlib.suppress(OSError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _stubs() -> Iterator[tuple[str, str]]:
     """List our stub processes, those too that are dead and not waited for, with their states."""
+    if not _own_shm():
+        return  # the usual case, in which there is nothing to look for
     own = str(os.getpid())
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
