@@ -182,6 +182,8 @@ static void with_all_held(void (*scene)(void))
       driver_take(list, &seen);
     }
   }
+  /* A thread that signals after unlocking may still be about to: it would wake who sleeps in the next scene. */
+  fake.stop_threads();
 }
 
 int main(int count, char **arguments)
