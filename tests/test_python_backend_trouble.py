@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from test_python_backend import run, runs, segments, write
 
 __all__ = ["runs"]  # a fixture: it is used by its name
@@ -56,4 +57,61 @@ def test_a_model_that_never_gets_ready_can_be_left(runs, tmp_path):
     assert load == "loading model 'hangs' is not over after 1 s"
     assert answer == "[2.0]"
     assert "a call of it, such as a load, is not over" in close
+    assert segments(pid) == []
+
+
+@pytest.mark.parametrize("how", ["load", "reload", "ensemble", "impatient"])
+def test_a_load_that_will_never_be_over_holds_nobody_up(runs, tmp_path, how):
+    """Neither other loads of the model, nor its unload, nor the close, which leaves it behind."""
+    write(tmp_path, "dies", "FP32", "return value")
+    write(tmp_path, "add", "FP32", "return value + 1")
+    body = """
+        import logging
+        how = sys.argv[3]
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        server = Server(sys.argv[2], startup_models=["add"])
+        if how == "reload":
+            server.load("dies")
+        model = pathlib.Path(sys.argv[2], "dies", "1", "model.py")
+        model.write_text("import os\\nos._exit(3)\\n")
+        tensor = {"data_type": "TYPE_FP32", "dims": [1]}
+        step = {"model_name": "dies", "model_version": -1}
+        step |= {"input_map": {"IN": "X"}, "output_map": {"OUT": "Y"}}
+        whole = {
+            "platform": "ensemble",
+            "input": [{"name": "X", **tensor}],
+            "output": [{"name": "Y", **tensor}],
+            "ensemble_scheduling": {"step": [step]},
+        }
+        name, config = ("whole", whole) if how == "ensemble" else ("dies", None)
+        timeout = 0.5 if how == "impatient" else None
+        print(message(lambda: server.load(name, config, timeout=timeout)).partition(":")[0])
+        if how != "impatient":  # as long as it may be over yet, others wait for it
+            print(message(lambda: server.load(name, config)))
+            print(message(lambda: server.unload(name)))
+        print(server.model("add").infer({"IN": [1.0]})["OUT"].tolist())
+        start = time.monotonic()
+        server.close()
+        print(time.monotonic() - start < 10, server.closed)
+        with Server(sys.argv[2], startup_models=["add"]) as other:
+            print(other.model("add").infer({"IN": [2.0]})["OUT"].tolist())
+        print(os.getpid())
+    """
+    first, *others, pid = run(body, tmp_path, how)
+    name = "whole" if how == "ensemble" else "dies"
+    again = (
+        f"model {name!r}: its python process has died in a load, which Triton never ends; "
+        "only another server can load it"
+    )
+    left = (
+        "a server is left behind, unloaded but not stopped: Triton cannot stop it after loads of "
+        f"{name!r} whose python process has died"
+    )
+    if how == "impatient":
+        assert first == "loading model 'dies' is not over after 0.5 s"
+        again = ()
+    else:
+        assert first.startswith("model ")
+        again = (again, again)
+    assert others == [*again, "[2.0]", left, "True True", "[3.0]"]
     assert segments(pid) == []

@@ -82,6 +82,7 @@ ORDER = [
     "_starter",
     "_prepared",
     "_model",
+    "_turns",
     "_repository",
     "_server",
     "__init__",

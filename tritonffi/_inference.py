@@ -329,16 +329,22 @@ def are_answered(inferences: Iterable[Inference]) -> bool:
     return all(i.is_settled() for i in inferences)
 
 
-def why_left(failed_reloads: Iterable[str], inferences: Iterable[Inference]) -> str:
+def why_left(
+    failed_reloads: Iterable[str], lost_loads: Iterable[str], inferences: Iterable[Inference]
+) -> str:
     """Return after what Triton cannot stop a server; empty: it can.
 
     Args:
         failed_reloads: Models that did not load while they were loaded.
+        lost_loads: Models whose loads will never be over.
         inferences: What is in flight, in models that were told to unload.
     """
     names = ", ".join(map(repr, sorted(failed_reloads)))
     if names:
         return f"failed reloads of {names}"
+    names = ", ".join(map(repr, sorted(lost_loads)))
+    if names:
+        return f"loads of {names} whose python process has died"
     names = ", ".join(map(repr, sorted(kept_in(inferences))))
     return f"requests of {names} that failed while a step was running" if names else ""
 

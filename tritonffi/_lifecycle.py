@@ -10,28 +10,32 @@ Two things about Triton shape this file (``docs/reliability.md`` has the whole l
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import shutil
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tritonffi import _leftovers, _log, _python_backend
 from tritonffi._call import check, encode_name, interruptible, json_list, json_object, take_error
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
-from tritonffi._errors import ClosedError, InvalidArgumentError, TritonError, UnavailableError
+from tritonffi._errors import ClosedError, TritonError, UnavailableError
 from tritonffi._inference import are_answered, kept_in, still_there, why_left
-from tritonffi._library import Library, assemble_backends
 from tritonffi._log_settings import started_with
 from tritonffi._native import lib
 from tritonffi._process import FRESH_S, process
 from tritonffi._rest import held
-from tritonffi._start import HINTS, log_settings, new_server, undo
+from tritonffi._start import (
+    HINTS,
+    log_settings,
+    new_server,
+    private_repository,
+    resolved,
+    undo,
+)
 from tritonffi._users import Users
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from tritonffi._asyncio import LoopQueue
     from tritonffi._functions import FunctionModel
     from tritonffi._inference import Inference
+    from tritonffi._library import Library
     from tritonffi._native import CData
     from tritonffi._options import ServerOptions
 
@@ -74,6 +79,7 @@ class Lifecycle:
         hidden: Models that are loaded and not in Triton's index: their repository was taken away.
         failed_reloads: Models that did not load while they were loaded (`Process.remove`).
         turns: By model, held by the one thread that may load or unload it.
+        loads: Those that a python process may keep in Triton: by thread, the model, and what looks.
     """
 
     def __init__(self, options: ServerOptions, library: Library) -> None:
@@ -90,10 +96,11 @@ class Lifecycle:
         self.hidden: set[str] = set()
         self.failed_reloads: set[str] = set()
         self.turns: dict[str, threading.RLock] = {}
+        self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}
         self.name = options.server_id
         self._library = library
         self._folder = _leftovers.make_folder()
-        self.repository = self._folder / "models"
+        self.repository = private_repository(self._folder)
         self._handle: CData = None
         self._pid = os.getpid()
         self._closing = threading.RLock()
@@ -112,17 +119,17 @@ class Lifecycle:
 
         C: ``TRITONSERVER_ServerNew``
         """
+        folder = self._folder
         _log.capture.watch()
         try:
-            options = self._resolve()
+            options = resolved(self.options, self._library, folder)
         except BaseException:
             self.queue.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             _log.capture.unwatch()
             raise
         started_with(log_settings(options))
         mark = _log.capture.mark()
-        folder = self._folder
         try:
             # From here on the folder goes with the server, which may outlive this call.
             handle = interruptible(
@@ -141,39 +148,6 @@ class Lifecycle:
         _log.capture.forward()
         self._handle = self.native = handle
         process.add(self)
-
-    def _resolve(self) -> ServerOptions:
-        """Return the options as Triton gets them: with private folders and what was left open."""
-        options = self.options
-        self.repository.mkdir()
-        repositories = options.paths("model_repository")
-        for path in repositories:
-            if "://" not in path and not Path(path).is_dir():
-                raise InvalidArgumentError(f"model repository {path!r} is not a folder")
-        changes: dict[str, object] = {
-            "model_repository": (*repositories, str(self.repository)),
-            "backend_directory": str(
-                assemble_backends(
-                    self._folder / "backends", self._library, options.paths("backend_directory")
-                )
-            ),
-        }
-        if options.model_control_mode is not ModelControlMode.EXPLICIT:
-            changes["startup_models"] = ()
-        if options.cache_directory is None and self._library.caches is not None:
-            changes["cache_directory"] = self._library.caches
-        if options.repo_agent_directory is None and self._library.repoagents is not None:
-            changes["repo_agent_directory"] = self._library.repoagents
-        if self._library.stubs is not None:
-            # Names of its own for the shared memory of stubs: what killed ones leave can be found.
-            _python_backend.remove_shm(own=False)
-            prefix = {"shm-region-prefix-name": _leftovers.prefix()}
-            python = {**prefix, **options.backend_config.get("python", {})}
-            changes["backend_config"] = {**options.backend_config, "python": python}
-        if options.gpu_metrics is None:
-            # Asking for GPU metrics where no driver is prints to stderr.
-            changes["gpu_metrics"] = Path("/dev/nvidiactl").exists()
-        return dataclasses.replace(options, **changes)  # type: ignore[arg-type]
 
     def explain(self, error: TritonError, mark: int, about: str = "") -> None:
         """Add to an error what Triton logged, and what is known of its causes.
@@ -274,28 +248,38 @@ class Lifecycle:
         )
         return cast("list[dict[str, str]]", entries)
 
-    def loaded(self, handle: CData) -> set[str]:
+    def loaded(self, handle: CData, states: tuple[str, ...] = _ALIVE) -> set[str]:
         """Return the names of the models that the index shows as loaded, or on their way."""
-        return {entry["name"] for entry in self.index(handle) if entry.get("state") in _ALIVE}
+        return {entry["name"] for entry in self.index(handle) if entry.get("state") in states}
 
-    def wait_unloaded(self, handle: CData, names: set[str] | None, deadline: float) -> bool:
+    def lost_loads(self) -> dict[int, str]:
+        """Return the models that Triton will load for ever, by the threads that wait for it."""
+        return {
+            thread: name for thread, (name, watch) in list(self.loads.items()) if watch.has_lost()
+        }
+
+    def wait_unloaded(
+        self,
+        handle: CData,
+        names: set[str] | None,
+        deadline: float,
+        states: tuple[str, ...] = _LEAVING,
+    ) -> bool:
         """Wait until the index shows models as unloaded.
 
         Args:
             handle: The server's.
             names: Of the models; None is all of them.
             deadline: On the clock of ``time.monotonic``.
+            states: In which they are not. One that was told to unload is not ready, unless another
+                thread has loaded it again.
 
         Returns:
             False when the deadline passed first, or what is left will never be unloaded.
         """
         look = time.monotonic() + _python_backend.PATIENCE_S
-        # One that was told to unload is not ready, unless another thread has loaded it again.
-        states = _ALIVE if names is None else _LEAVING
         while alive := {
-            entry["name"]
-            for entry in self.index(handle)
-            if entry.get("state") in states and (names is None or entry["name"] in names)
+            name for name in self.loaded(handle, states) if names is None or name in names
         }:
             now = time.monotonic()
             if now >= deadline:
@@ -371,7 +355,11 @@ class Lifecycle:
         self._refusal = "is closed"
         self.native = None
         self._drain(deadline)
-        if self._users.threads() or any(queue.is_submitting() for queue in self._all_queues()):
+        lost_loads = self.lost_loads()
+        lost = set(lost_loads.values())
+        if self._users.threads() - lost_loads.keys() or any(
+            queue.is_submitting() for queue in self._all_queues()
+        ):
             # A load that goes on would hold up the unloads too, and they cannot be left. A call
             # of this thread, which a signal handler interrupted, goes on with the handle.
             raise TimeoutError(
@@ -383,8 +371,8 @@ class Lifecycle:
             and self._stop_error is None
             and not self._stopping.locked()
         ):
-            self._unload_all(handle, deadline, limit)
-        why = why_left(self.failed_reloads, self._inferences())
+            self._unload_all(handle, deadline, limit, lost)
+        why = why_left(self.failed_reloads, lost, self._inferences())
         if not why:
             mark = _log.capture.mark()
             seconds = max(1, round(min(deadline - time.monotonic(), _LONGEST_STOP_S)))
@@ -431,12 +419,17 @@ class Lifecycle:
                 if not queue.settle(deadline):
                     queue.give_up()
         # Not for this thread's own calls: a signal handler may have interrupted one.
-        while self._users.threads() - {threading.get_ident()} and time.monotonic() < deadline:
+        own = {threading.get_ident()}
+        while self._users.threads() - own - self.lost_loads().keys():
+            if time.monotonic() >= deadline:
+                break
             time.sleep(_POLL_S)
 
-    def _unload_all(self, handle: CData, deadline: float, limit: float) -> None:
+    def _unload_all(self, handle: CData, deadline: float, limit: float, lost: set[str]) -> None:
+        # Where loads will never be over no others go on, and an unload would wait for them.
+        states = (_READY, "UNLOADING") if lost else _ALIVE
         try:
-            loaded = self.loaded(handle) | self.hidden
+            loaded = (self.loaded(handle, states) | self.hidden) - lost
         except UnavailableError:
             # With ``exit_on_error=False`` a server may not have come up at all: it has no models.
             return
@@ -449,11 +442,16 @@ class Lifecycle:
                     logger.debug("%s", take_error(error, f"model {name!r}"))
         is_kept = bool(kept_in(self._inferences()))
         until = min(deadline, time.monotonic() + _KEPT_S) if is_kept else deadline
-        is_empty = self.wait_unloaded(handle, None, until) and self._wait_through(until)
+        names = loaded if lost else None
+        is_empty = self.wait_unloaded(handle, names, until, states) and self._wait_through(until)
         if not is_empty and not (is_kept and are_answered(self._inferences())):
             # Not a word to Triton: after one stop in vain it takes no second one, and says that it
             # has stopped. This way `close` can be called again.
-            alive = [entry for entry in self.index(handle) if entry.get("state") in _ALIVE]
+            alive = [
+                entry
+                for entry in self.index(handle)
+                if entry.get("state") in states and entry["name"] not in lost
+            ]
             raise TimeoutError(
                 f"server {self.name!r} did not stop within {limit:g} s: "
                 f"{still_there(alive, self._inferences())}; close() may be called again"

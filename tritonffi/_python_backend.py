@@ -308,6 +308,7 @@ class StubWatch:
         self._dead = {pid for pid, state in stubs if state == "Z"}
         self._living = {model: _living(model, stubs) for model in models}
         self._since: float | None = None
+        self._model: str | None = None
 
     def __call__(self) -> None:
         """
@@ -316,18 +317,24 @@ class StubWatch:
         Raises:
             InternalError: It has been there for a while, and a model has got no living one.
         """
-        lost = self._lost()
-        if lost is None:
-            self._since = None
-        elif self._since is None:
-            self._since = time.monotonic()
-        elif time.monotonic() - self._since > PATIENCE_S:
-            context = lost and f"model {lost!r}: "
+        if self.has_lost():
+            context = f"model {self._model!r}: " if self._model else ""
             raise InternalError(
                 f"{context}a process of Triton's python backend has ended before it had said what "
                 "its model takes and gives, and Triton waits for it for ever. Its last words are "
                 "on stderr; with strict_model_config=True, Triton itself sees such an end"
             )
+
+    def has_lost(self) -> bool:
+        """Return whether there has been one for a while."""
+        self._model = self._lost()
+        if self._model is None:
+            self._since = None
+            return False
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return now - self._since > PATIENCE_S
 
     def _lost(self) -> str | None:
         """Return the model that a stub seems to have died for; empty: any; None: all is well."""

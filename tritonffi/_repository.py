@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -40,13 +40,12 @@ from tritonffi._errors import (
     UnavailableError,
     UnsupportedError,
 )
-from tritonffi._functions import check_own_unload, is_own_call
+from tritonffi._functions import check_own_unload
 from tritonffi._model_files import check_model, check_parts, check_repository
 from tritonffi._native import lib
+from tritonffi._turns import NEVER, turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tritonffi._call import ParameterValue
     from tritonffi._functions import FunctionModel
     from tritonffi._lifecycle import Lifecycle
@@ -59,8 +58,6 @@ Content: TypeAlias = "bytes | bytearray | memoryview"
 # How long a load waits for requests at work in the model that it replaced.
 _REPLACED_S = 0.25
 _LATE_S = 0.5
-_SLICE_S = 0.1
-_NEVER = float("inf")
 _KEPT = (
     "A request of it failed while one of its steps was running, and Triton does not give such a "
     "request back (triton-inference-server/core#483)"
@@ -197,39 +194,6 @@ def _bytes_of(model: str, path: str, content: Content) -> bytes:
         ) from None
 
 
-@contextmanager
-def _turn(lifecycle: Lifecycle, name: str, deadline: float = _NEVER) -> Iterator[None]:
-    """Have loads and unloads of one model one after the other.
-
-    Each holds what it makes Triton let go (`_rest` says why), and can hold only what it knows of.
-    Whoever waits here is no user of the server, so that its close does not wait for them.
-
-    Args:
-        lifecycle: The server's.
-        name: The model's name.
-        deadline: On the clock of ``time.monotonic``.
-
-    Raises:
-        TimeoutError: The deadline has passed.
-        ClosedError: The server was closed meanwhile.
-        UnavailableError: The waiting would be for the very callable that waits.
-    """
-    turn = lifecycle.turns.setdefault(name, threading.RLock())
-    while not turn.acquire(timeout=_SLICE_S):
-        if lifecycle.is_closed:
-            raise lifecycle.refusal()
-        if is_own_call(name):
-            raise UnavailableError(
-                f"model {name!r}: it is being loaded or unloaded, which may wait for this very call"
-            )
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"model {name!r}: other loads and unloads of it are not over")
-    try:
-        yield
-    finally:
-        turn.release()
-
-
 def load_with(
     lifecycle: Lifecycle,
     name: str,
@@ -237,7 +201,7 @@ def load_with(
     timeout: float | None,
     function: FunctionModel | None = None,
     *,
-    watch: Callable[[], None] | None = None,
+    watch: _python_backend.StubWatch | None = None,
 ) -> None:
     """Load a model with the load parameters of the C API.
 
@@ -248,21 +212,26 @@ def load_with(
         timeout: Seconds to wait; the load goes on in the background.
         function: The callable that it stands for, where it does. It is unloaded again where the
             caller has left.
-        watch: Raises when the load will never be over.
+        watch: Notices, and raises, when the load will never be over.
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
     encode_name(name)  # at once: a wrong name waits for no turn
 
     def call() -> None:
-        with _turn(lifecycle, name):
+        with turn(lifecycle, name):
             if function is not None and function.is_closed:
                 return  # its caller has left while this waited
             # A load lets the model go that had the name, whose calls may take longer than this one.
             with lifecycle.use():
                 server = lifecycle.handle()
-                with lifecycle.letting_go(server, {name}, _REPLACED_S):
-                    _load_now(lifecycle, server, name, overrides)
+                try:
+                    if watch is not None:
+                        lifecycle.loads[threading.get_ident()] = name, watch
+                    with lifecycle.letting_go(server, {name}, _REPLACED_S):
+                        _load_now(lifecycle, server, name, overrides)
+                finally:
+                    lifecycle.loads.pop(threading.get_ident(), None)
             previous = lifecycle.functions.pop(name, None)
             if function is not None:
                 lifecycle.functions[name] = function
@@ -333,7 +302,7 @@ def unload(
     check_own_unload(lifecycle.functions, name)
     native_name = encode_name(name)
     context = f"model {name!r}"
-    deadline = _NEVER if timeout is None else time.monotonic() + timeout
+    deadline = NEVER if timeout is None else time.monotonic() + timeout
 
     unload_model = (
         lib.TRITONSERVER_ServerUnloadModelAndDependents
@@ -342,7 +311,7 @@ def unload(
     )
 
     def call() -> None:
-        with _turn(lifecycle, name, deadline):
+        with turn(lifecycle, name, deadline):
             if only is not None and lifecycle.functions.get(name) is not only:
                 return
             with lifecycle.use():

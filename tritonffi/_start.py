@@ -16,20 +16,21 @@ import os
 import re
 import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tritonffi import _log
+from tritonffi import _leftovers, _log, _python_backend
 from tritonffi._call import check, json_list, out_bool, owned, string, take_error
 from tritonffi._enums import ErrorCode, ModelControlMode
-from tritonffi._errors import TritonError, error_from_code
+from tritonffi._errors import InvalidArgumentError, TritonError, error_from_code
+from tritonffi._library import assemble_backends
 from tritonffi._log_settings import LogSettings
 from tritonffi._model_files import check_start
 from tritonffi._native import ffi, lib
 from tritonffi._process import process
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tritonffi._library import Library
     from tritonffi._native import CData
     from tritonffi._options import ServerOptions
 
@@ -58,6 +59,52 @@ def log_settings(options: ServerOptions) -> LogSettings:
         format=options.log_format,
         file=None if options.log_file is None else os.fspath(options.log_file),
     )
+
+
+def private_repository(folder: Path) -> Path:
+    """Return where a server has its models that are in no repository of the user's.
+
+    Args:
+        folder: The server's private one.
+    """
+    return folder / "models"
+
+
+def resolved(options: ServerOptions, library: Library, folder: Path) -> ServerOptions:
+    """Return the options as Triton gets them: with private folders and what was left open.
+
+    Args:
+        options: As the user gave them.
+        library: The server's.
+        folder: Its private one; a repository and the backends are made there.
+    """
+    own = private_repository(folder)
+    own.mkdir()
+    repositories = options.paths("model_repository")
+    for path in repositories:
+        if "://" not in path and not Path(path).is_dir():
+            raise InvalidArgumentError(f"model repository {path!r} is not a folder")
+    backends = assemble_backends(folder / "backends", library, options.paths("backend_directory"))
+    changes: dict[str, object] = {
+        "model_repository": (*repositories, str(own)),
+        "backend_directory": str(backends),
+    }
+    if options.model_control_mode is not ModelControlMode.EXPLICIT:
+        changes["startup_models"] = ()
+    if options.cache_directory is None and library.caches is not None:
+        changes["cache_directory"] = library.caches
+    if options.repo_agent_directory is None and library.repoagents is not None:
+        changes["repo_agent_directory"] = library.repoagents
+    if library.stubs is not None:
+        # Names of its own for the shared memory of stubs: what killed ones leave can be found.
+        _python_backend.remove_shm(own=False)
+        prefix = {"shm-region-prefix-name": _leftovers.prefix()}
+        python = {**prefix, **options.backend_config.get("python", {})}
+        changes["backend_config"] = {**options.backend_config, "python": python}
+    if options.gpu_metrics is None:
+        # Asking for GPU metrics where no driver is prints to stderr.
+        changes["gpu_metrics"] = Path("/dev/nvidiactl").exists()
+    return dataclasses.replace(options, **changes)  # type: ignore[arg-type]
 
 
 def new_server(options: ServerOptions, folder: Path) -> CData:
