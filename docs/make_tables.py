@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 LINE = 100
 SHORTEST = 3  # letters of a word that says something
 RAW = "for `tritonffi.capi`: "
-NAMES = "the enumeration has the name, of every value: "
+NAMES = "an enumeration in `_enums.py` has the name, of every value: "
 MADE_NEW = RAW + "a request that differs in more than addresses is made new"
 KNOWN = RAW + "`Request` knows what it was made with"
 
@@ -37,7 +37,7 @@ KNOWN = RAW + "`Request` knows what it was made with"
 NOT_CALLED = {
     "TRITONSERVER_DataTypeString": NAMES + "`DataType`",
     "TRITONSERVER_StringToDataType": NAMES + "`DataType`",
-    "TRITONSERVER_MemoryTypeString": NAMES + "`MemoryType`",
+    "TRITONSERVER_MemoryTypeString": "the enumeration has the name, of every value: `MemoryType`",
     "TRITONSERVER_ParameterTypeString": NAMES + "`ParameterType`",
     "TRITONSERVER_InstanceGroupKindString": NAMES + "`InstanceGroupKind`",
     "TRITONSERVER_InferenceTraceLevelString": NAMES + "`TraceLevel`",

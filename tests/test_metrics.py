@@ -434,6 +434,7 @@ def test_the_format_is_read_in_full():
     assert math.isnan(parsed["s_bucket"].value())
     assert parsed["empty"] == MetricFamilySamples("empty", "counter")
     assert parse_metrics("") == {}
+    assert parse_metrics("# TYPE c counter\r\n \tc 1\r\n")["c"].value() == 1.0
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,11 @@ def test_a_sequence_sets_its_own_keywords(model):
         sequence.infer(Request({"INPUT0": [[1]]}, correlation_id=6))
     with pytest.raises(TypeError, match="a Request says all"):
         sequence.infer(Request({"INPUT0": [[1]]}), request_id="x")
+    first = Request({"INPUT0": [[1]]}, sequence_start=True)
+    assert said(sequence.infer(first)) == (5, START)
+    with pytest.raises(InvalidArgumentError, match="says sequence_start, and sequence 5 has start"):
+        sequence.infer(first)
+    assert said(sequence.infer({"INPUT0": [[1]]}, sequence_end=True)) == (5, END)
 
 
 @pytest.mark.parametrize("strategy", ["direct", "oldest"])

@@ -127,7 +127,8 @@ class _Family:
 
 
 def _take(line: str, families: dict[str, _Family], parents: dict[str, str]) -> None:
-    if not line.strip():
+    line = line.strip(" \t\r")
+    if not line:
         return
     if line.startswith("#"):
         comment = re.fullmatch(_COMMENT, line)

@@ -32,6 +32,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound="IntEnum")
 
 _UINT_MAX = 2**32 - 1
+_MOST_THREADS = 1024
 _UINT64_MAX = 2**64 - 1
 # The exit of the process waits for the thread that polls the metrics, which sleeps as long.
 _LONGEST_INTERVAL_S = 1.0
@@ -161,6 +162,11 @@ def _uint(value: object, what: str) -> Iterator[Arguments]:
     yield (_int_of(value, what, 0, _UINT_MAX),)
 
 
+def _threads(value: object, what: str) -> Iterator[Arguments]:
+    # Triton does not catch that the system has no more, which ends the process.
+    yield (_int_of(value, what, 0, _MOST_THREADS),)
+
+
 def _uint64(value: object, what: str) -> Iterator[Arguments]:
     yield (_int_of(value, what, 0, _UINT64_MAX),)
 
@@ -283,8 +289,9 @@ class ServerOptions:
         exit_on_error: True: a model that does not load at the start fails the start.
         strict_readiness: True: the server is ready when every model is.
         exit_timeout: Seconds that a stop waits for models to unload; whole seconds, rounded up.
-        buffer_manager_thread_count: Threads that copy inputs; above 0 works once a process.
-        model_load_thread_count: Models that load at the same time.
+        buffer_manager_thread_count: Threads that copy inputs, 1,024 at most; above 0 works once a
+            process.
+        model_load_thread_count: Models that load at the same time, 1,024 at most.
         model_load_retry_count: How often a failed load is tried again.
         model_namespacing: True: repositories may hold models of the same name.
         enable_peer_access: Whether GPUs may read each other's memory.
@@ -348,8 +355,8 @@ class ServerOptions:
     exit_on_error: bool = _row(True, "ServerOptionsSetExitOnError", _flag)
     strict_readiness: bool = _row(True, "ServerOptionsSetStrictReadiness", _flag)
     exit_timeout: float = _row(30.0, "ServerOptionsSetExitTimeout", _whole_seconds)
-    buffer_manager_thread_count: int = _row(0, "ServerOptionsSetBufferManagerThreadCount", _uint)
-    model_load_thread_count: int = _row(4, "ServerOptionsSetModelLoadThreadCount", _uint)
+    buffer_manager_thread_count: int = _row(0, "ServerOptionsSetBufferManagerThreadCount", _threads)
+    model_load_thread_count: int = _row(4, "ServerOptionsSetModelLoadThreadCount", _threads)
     model_load_retry_count: int = _row(0, "ServerOptionsSetModelLoadRetryCount", _uint)
     model_namespacing: bool = _row(False, "ServerOptionsSetModelNamespacing", _flag)
     enable_peer_access: bool = _row(True, "ServerOptionsSetEnablePeerAccess", _flag)

@@ -197,6 +197,11 @@ class ModelSequence(Unique):
                 raise InvalidArgumentError(
                     f"model {self.model_name!r}: sequence {self.id!r} has ended"
                 )
+            if request.sequence_start and self._has_started:
+                raise InvalidArgumentError(
+                    f"model {self.model_name!r}: the request says sequence_start, and sequence "
+                    f"{self.id!r} has started"
+                )
             request = dataclasses.replace(
                 request, correlation_id=self.id, sequence_start=not self._has_started
             )
