@@ -18,6 +18,9 @@ static inline void tffi_count(uint64_t *counter, int64_t change)
   __atomic_add_fetch(counter, (uint64_t)change, __ATOMIC_RELAXED);
 }
 
+/* terminate.c: has an exception that nobody in the library catches end a thread of its, and not the process. */
+void tffi_terminate_handle(void *library);
+
 static inline void tffi_discard(struct TRITONSERVER_Error *error)
 {
   if (error != NULL) {

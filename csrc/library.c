@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "imports.h"
-#include "tritonffi.h"
+#include "internal.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -215,6 +215,7 @@ static bool load_first(const char *path, const char *const *neighbours, uint32_t
     tffi_imports_publish(found);
     loaded_handle = handle;
     loaded_functions = found;
+    tffi_terminate_handle(handle);
     __atomic_store_n(&loaded_path, real, __ATOMIC_RELEASE);
     return true;
   }

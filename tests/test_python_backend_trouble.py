@@ -115,3 +115,45 @@ def test_a_load_that_will_never_be_over_holds_nobody_up(runs, tmp_path, how):
         again = (again, again)
     assert others == [*again, "[2.0]", left, "True True", "[3.0]"]
     assert segments(pid) == []
+
+
+@pytest.mark.parametrize("lock", [0, 2])
+def test_a_stub_that_dies_with_a_lock_takes_a_model_and_not_the_process(runs, tmp_path, lock):
+    """Triton's thread throws what nobody catches; the others go on, and a reload mends the model.
+
+    The kernel writes one word into the lock of a process that dies with it. Of the three locks
+    in the memory these are of the memory itself and of the queue; the other one is only tried.
+    """
+    write(tmp_path, "add", "FP32", "return value + 1")
+    body = """
+        import logging, mmap, struct, threading
+        from tritonffi import _leftovers
+        told = threading.Event()
+
+        class Handler(logging.Handler):
+            def emit(self, record):
+                print(record.levelname, record.getMessage())
+                told.set()
+
+        logging.getLogger("tritonffi").addHandler(Handler())
+        server = Server(sys.argv[2])
+        model = server.model("add")
+        print(model.infer({"IN": [1.0]})["OUT"].tolist())
+        (segment,) = pathlib.Path("/dev/shm").glob(_leftovers.prefix() + "*")
+        with segment.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            # Shared between processes, and given on when its owner dies, glibc says: 128 + 16.
+            kinds = [at for at in range(0, 1024, 8) if memory[at : at + 4] == bytes([144, 0, 0, 0])]
+            assert len(kinds) == 3, kinds
+            struct.pack_into("<I", memory, kinds[int(sys.argv[3])] - 16, 0x40000000)
+        inference = model.submit({"IN": [2.0]})
+        assert told.wait(30)
+        print(inference.done())
+        server.load("add")
+        print(model.infer({"IN": [3.0]})["OUT"].tolist())
+        print(message(lambda: server.close(timeout=1)))
+    """
+    first, log, done, again, close = run(body, tmp_path, str(lock))
+    assert first == "[2.0]"
+    assert log.startswith("ERROR a process of the python backend has died with the lock of the ")
+    assert (done, again) == ("False", "[4.0]")
+    assert "model 'add'" in close

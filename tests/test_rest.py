@@ -94,14 +94,11 @@ def test_each_thread_that_runs_is_waited_for_until_it_has_slept_or_run_long(monk
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_an_unload_is_still_quick(server, echo, count):
-    """Holding costs milliseconds; the least of several, for a machine may have more to do."""
-    took = []
-    for _ in range(5):
-        for _ in range(count):
-            echo.infer({"INPUT0": np.ones(4, np.float32)})
-        began = time.monotonic()
-        server.unload("echo")
-        took.append(time.monotonic() - began)
-        server.load("echo")
-    assert min(took) < 0.3
+def test_an_unload_is_still_quick(server, echo, count, monkeypatch):
+    """Holding takes no longer than the threads need: the limits, here for ever, are not reached."""
+    monkeypatch.setattr(_rest, "_REST_S", 1e6)
+    monkeypatch.setattr(_rest, "_OTHERS_S", 1e6)
+    for _ in range(count):
+        echo.infer({"INPUT0": np.ones(4, np.float32)})
+    server.unload("echo", timeout=30)
+    server.load("echo", timeout=30)
