@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of the python backend without their file, for which Triton would wait for ever."""
+"""Folders of models that Triton would wait for, or crash with."""
 
 from __future__ import annotations
 
@@ -152,3 +152,46 @@ def test_a_poll_does_not_wait_for_it(tmp_path):
         write(tmp_path / "models" / "m", PYTHON, "1/")
         with pytest.raises(InvalidArgumentError, match="is missing"):
             server.poll()
+
+
+BEYOND = ["9223372036854775808", "99999999999999999999", "99999999999999999999x", "-1", " -3"]
+
+
+@pytest.mark.parametrize("version", BEYOND)
+def test_what_can_be_no_version_is_refused(server, repository, version):
+    """Numbers of more than 64 bits end the process, and negative ones cannot be asked for."""
+    folder = write(repository / "versions", 'backend: "tffitest"', "1/", f"{version}/")
+    message = f"^model 'versions': folder {version!r} is no version"
+    try:
+        for mode in (ModelControlMode.NONE, ModelControlMode.POLL):
+            with pytest.raises(InvalidArgumentError, match=message):
+                Server(repository, model_control_mode=mode)
+        with pytest.raises(InvalidArgumentError, match=message):
+            server.load("versions")
+        with pytest.raises(InvalidArgumentError, match=message):
+            server.load("versions", {"backend": "tffitest"}, {f"{version}/x": b""})
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_other_folders_beside_versions_are_not_looked_at(server, repository):
+    """Triton passes over what is no number, and over a file; the greatest number is one."""
+    greatest = str(2**63 - 1)
+    others = ["x9/", "007/", ".99999999999999999999/", "99999999999999999999"]
+    folder = write(repository / "versions", "", "0/", f"{greatest}/", *others)
+    tensor = "name: '{}' data_type: TYPE_FP32 dims: [-1]"
+    (folder / "config.pbtxt").write_text(
+        f"backend: 'tffitest' input {{ {tensor.format('INPUT0')} }} "
+        f"output {{ {tensor.format('OUTPUT0')} }} version_policy {{ all {{}} }}"
+    )
+    try:
+        model = server.load("versions")
+        versions = [entry.version for entry in server.models() if entry.name == "versions"]
+        assert versions == [0, 2**63 - 1]
+        assert model.infer({"INPUT0": [5.0]}).model_version == 2**63 - 1
+        for version in versions:
+            handle = server.model("versions", version)
+            assert handle.infer({"INPUT0": [5.0]}).model_version == version
+        server.unload("versions")
+    finally:
+        shutil.rmtree(folder)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from _functions import FP32, Loader, row
 
-from tritonffi import QueueFullError, TritonError, UnavailableError
+from tritonffi import InvalidArgumentError, QueueFullError, TritonError, UnavailableError
 
 
 @pytest.fixture
@@ -166,6 +166,61 @@ def test_an_ensemble_gives_the_outputs_that_are_wanted(load, ensemble, wanted):
     assert {name: value.tolist() for name, value in response.items()} == {
         name: expected[name] for name in wanted or expected
     }
+
+
+@pytest.mark.parametrize("wanted", [["OUT"], ["MID"], ["OUT", "MID"], []])
+def test_an_ensemble_gives_outputs_that_go_into_steps_too(load, ensemble, wanted):
+    """Triton fails where it is asked for some of them, so it is asked for all."""
+    load(lambda x: {"y": x + 1}, name="before")
+    load(lambda x: {"y": x * 2}, name="after")
+    steps = [("before", {"x": "X"}, {"y": "MID"}), ("after", {"x": "MID"}, {"y": "OUT"})]
+    model = ensemble("both", named("X"), named("MID", "OUT"), steps)
+    expected = {"MID": [2.0], "OUT": [4.0]}
+    prepared = model.prepare({"X": np.ones(1, np.float32)}, outputs=wanted)
+    out = np.zeros(1, np.float32)
+    keywords = {"outputs": wanted, "timeout": 30}
+    responses = [
+        model.infer({"X": [1.0]}, **keywords),
+        model.infer({"X": [1.0]}, **keywords, out={(wanted or ["OUT"])[0]: out}),
+        prepared.infer({"X": np.ones(1, np.float32)}),
+        *model.stream({"X": [1.0]}, **keywords),
+    ]
+    for response in responses:
+        assert {name: value.tolist() for name, value in response.items()} == {
+            name: expected[name] for name in wanted or expected
+        }
+    assert out.tolist() == expected[(wanted or ["OUT"])[0]]
+
+
+def test_a_model_of_passive_instances_is_not_asked(load, ensemble, server):
+    """Triton would crash; neither is an ensemble that has it for a part."""
+    passive = {"instance_group": [{"kind": "KIND_CPU", "passive": True}]}
+    with pytest.raises(InvalidArgumentError, match="all instances are passive"):
+        load(lambda x: {"y": x}, name="lazy", config=passive)
+    both = {"instance_group": [*passive["instance_group"], {"kind": "KIND_CPU"}]}
+    assert load(lambda x: {"y": x}, name="some", config=both).infer({"x": [3.0]})["y"].item() == 3
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    config = {
+        "backend": "tffitest",
+        "input": [{"name": "x", **tensor}],
+        "output": [{"name": "y", **tensor}],
+        **passive,
+    }
+    lazy = server.load("lazy", config)
+    inner = ensemble("inner", named("X"), named("Y"), [("lazy", {"x": "X"}, {"y": "Y"})])
+    outer = ensemble("outer", named("X"), named("Y"), [("inner", {"X": "X"}, {"Y": "Y"})])
+    try:
+        for model, key, part in (
+            (lazy, "x", "it has"),
+            (inner, "X", "its part 'lazy' has"),
+            (outer, "X", "its part 'lazy' has"),
+        ):
+            message = f"^model {model.name!r}: {part} only passive instances"
+            with pytest.raises(InvalidArgumentError, match=message):
+                model.infer({key: [1.0]})
+    finally:
+        for model in (outer, inner, lazy):
+            server.unload(model.name)
 
 
 def test_an_optional_input_goes_through_an_ensemble(load, ensemble):

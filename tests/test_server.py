@@ -253,10 +253,11 @@ def test_model_metadata_and_config(echo):
 
 
 @pytest.mark.parametrize(
-    ("version", "error"), [(0, InvalidArgumentError), (-2, InvalidArgumentError), ("1", TypeError)]
+    ("version", "error"),
+    [(2**63, InvalidArgumentError), (-2, InvalidArgumentError), ("1", TypeError)],
 )
 def test_wrong_versions_are_refused(server, version, error):
-    """A version is at least 1, or -1."""
+    """A version has 63 bits, or is -1."""
     with pytest.raises(error, match="version must be"):
         server.model("echo", version)
 

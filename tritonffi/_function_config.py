@@ -307,6 +307,10 @@ def _instance_groups(groups: JSON, model: str) -> list[dict[str, JSON]]:
                 f"{model}: config: instance_group: count must be at least 1, not {count!r}"
             )
         made.append(group)
+    if all(group.get("passive", False) for group in made):
+        raise InvalidArgumentError(
+            f"{model}: config: instance_group: all instances are passive, which get no requests"
+        )
     return made
 
 

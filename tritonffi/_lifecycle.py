@@ -302,7 +302,7 @@ class Lifecycle:
             patience: Seconds to wait for their requests after Triton was told.
         """
         versions = [
-            (entry["name"], int(entry["version"]))
+            (entry["name"], int(entry.get("version", -1)))
             for entry in self.index(handle)
             if entry["name"] in names and entry.get("state") == _READY
         ]

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, overload
 
 from tritonffi import _asyncio, _sequence, _stream
@@ -12,7 +14,7 @@ from tritonffi._async_map import AsyncResponseMap, AwaitedMapped
 from tritonffi._call import check, encode_name, json_object, out_bool
 from tritonffi._closing import Unique
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
-from tritonffi._errors import InvalidArgumentError, NotFoundError
+from tritonffi._errors import InvalidArgumentError, NotFoundError, TritonError
 from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference, finish
 from tritonffi._map import check_map, start_map
@@ -459,6 +461,8 @@ class Model(Unique):
                 self.name,
                 " and ".join(map(repr, names)),
             )
+        if spec.parts:
+            spec = dataclasses.replace(spec, passive=_passive(self, spec))
         return spec
 
     def _json(self, function: CFunction, *arguments: int) -> dict[str, JSON]:
@@ -481,3 +485,15 @@ class Model(Unique):
             error = function(server, self._native_name, self.version, flags, unused)
             check(error, f"model {self.name!r}")
         return int(flags[0])
+
+
+def _passive(model: Model, spec: ModelSpec) -> str:
+    """Return the model, this one or a part, that has only passive instances; empty: none has."""
+    for part in spec.parts:
+        with suppress(TritonError):  # it is not loaded any more
+            handle = model.server.model(part)
+            of_part = ModelSpec.from_json(handle.metadata(), handle.config())
+            passive = of_part.passive or _passive(handle, of_part)
+            if passive:
+                return passive
+    return ""

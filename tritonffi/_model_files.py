@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Triton's python backend that lack their file.
+"""Folders of models that Triton had better not see; they are looked through before.
 
-The process that shall run such a model says so on stderr and ends, and Triton waits for its word
-for ever, in a load as in the start of a server (triton-inference-server/server#8766). So it is
-looked for before.
+The process that shall run a model of Triton's python backend says on stderr that the model's file
+is missing, and ends; Triton waits for its word for ever, in a load as in the start of a server
+(triton-inference-server/server#8766). A version that is no number of 64 bits ends the process, and
+a negative one is served, but cannot be asked for.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _IS_ENSEMBLE = re.compile(r"""\b(?:ensemble_scheduling|ensembleScheduling)\b""")
 _PART = re.compile(r"""\b(?:model_name|modelName)"?\s*:\s*["']([^"']+)["']""")
 _HAS_POLICY = re.compile(r"""\b(?:version_policy|versionPolicy)\b""")
 _COMMENT = re.compile(r"^\s*#.*", re.MULTILINE)
+# As strtoll reads it: what comes behind the digits does not matter.
+_VERSION = re.compile(r"\s*([+-]?[0-9]+)")
+_LAST_VERSION = 2**63 - 1
 
 
 def check_start(options: ServerOptions) -> None:
@@ -86,9 +90,10 @@ def check_model(
         Whether it is one of the python backend.
 
     Raises:
-        InvalidArgumentError: It lacks its file.
+        InvalidArgumentError: It lacks its file, or has a version that cannot be one.
     """
     with contextlib.suppress(OSError):  # what cannot be read is for Triton to say
+        _check_versions(folder, files)
         config = _config_text(folder, config)
         if not _IS_PYTHON.search(config):
             return False
@@ -109,6 +114,21 @@ def check_model(
             )
         return True
     return False
+
+
+def _check_versions(folder: Path, files: Collection[str] | None) -> None:
+    """Refuse versions beyond 64 bits, and negative ones."""
+    if files is None:
+        versions = [path.name for path in folder.iterdir() if path.is_dir()]
+    else:
+        versions = [path.partition("/")[0] for path in files if "/" in path]
+    for version in versions:
+        number = _VERSION.match(version)
+        if number and not 0 <= int(number[1]) <= _LAST_VERSION:
+            raise InvalidArgumentError(
+                f"model {folder.name!r}: folder {version!r} is no version: versions are numbers "
+                "between 0 and 2**63 - 1"
+            )
 
 
 def check_parts(

@@ -73,12 +73,14 @@ class Wanted:
         labels: How many classes are wanted, by output name.
         batching: Whether the first axis of an output is a batch.
         is_cached: Whether the response may come out of Triton's cache.
+        names: The outputs to be handed out, where Triton is asked for all; empty: all.
     """
 
     labels: Mapping[str, int]
     batching: bool
     is_cached: bool
     out: dict[str, _Place] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -91,6 +93,8 @@ class Wanted:
             TypeError: What is given for an output is no memory that can be written to.
         """
         wanted = cls(labels, spec.max_batch_size > 0, spec.is_cached)
+        if spec.gives_all:
+            wanted.names = frozenset(outputs)
         for what, names in (("out", out), ("labels", labels)):
             spec.check_output_names(names)
             for name in names:

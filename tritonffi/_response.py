@@ -170,6 +170,8 @@ def _read_each(
     for i in range(completion.output_count):
         tensor = completion.outputs[i]
         name = string(tensor.name)
+        if wanted is not None and wanted.names and name not in wanted.names:
+            continue  # its memory goes with the completion
         size = tensor.byte_size
         shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
         what = f"model {model_name!r}, output {name!r}"

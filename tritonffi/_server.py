@@ -208,8 +208,8 @@ class Server(Closing):
         """
         if isinstance(version, bool) or not isinstance(version, int):
             raise TypeError(f"version must be an int, not {type(version).__name__}")
-        if version != _LATEST and not 1 <= version <= _LAST:
-            raise InvalidArgumentError(f"version must be between 1 and 2**63 - 1, or -1: {version}")
+        if version != _LATEST and not 0 <= version <= _LAST:
+            raise InvalidArgumentError(f"version must be between 0 and 2**63 - 1, or -1: {version}")
         return Model(self, self._lifecycle, name, version)
 
     def statistics(self) -> ServerStatistics:

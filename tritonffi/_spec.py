@@ -59,8 +59,13 @@ class ModelSpec:
         correlation_id_type: As which data type the model takes the id of a sequence; None: as none.
         is_cached: Whether Triton may answer in the model's place what it has answered before.
         is_ensemble: Whether it is made of other models.
+        gives_all: Whether Triton must be asked for all outputs, whichever are wanted: the cache
+            would keep no others for the next request, and an ensemble fails where an output that
+            is not wanted goes into a step, too (triton-inference-server/server#7482).
         leaves_marks: Whether the model's scheduler leaves marks on a request, so that it cannot
             serve again.
+        parts: The models of an ensemble's steps.
+        passive: The model, this one or a part, that has only passive instances; empty: none.
     """
 
     name: str
@@ -71,7 +76,10 @@ class ModelSpec:
     correlation_id_type: str | None = None
     is_cached: bool = False
     is_ensemble: bool = False
+    gives_all: bool = False
     leaves_marks: bool = False
+    parts: tuple[str, ...] = ()
+    passive: str = ""
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
     )
@@ -87,21 +95,38 @@ class ModelSpec:
         policy = cast("Mapping[str, JSON]", config.get("model_transaction_policy") or {})
         cache = cast("Mapping[str, JSON]", config.get("response_cache") or {})
         batching = cast("Mapping[str, JSON]", config.get("dynamic_batching") or {})
+        is_cached = bool(cache.get("enable", False))
+        outputs = _tensors(metadata, "outputs", frozenset())
+        name = cast("str", metadata["name"])
+        groups = _entries(config, "instance_group")
+        is_passive = bool(groups) and all(group.get("passive", False) for group in groups)
         return cls(
-            name=cast("str", metadata["name"]),
+            name=name,
             inputs=_tensors(metadata, "inputs", optional),
-            outputs=_tensors(metadata, "outputs", frozenset()),
+            outputs=outputs,
             max_batch_size=int(cast("int", config.get("max_batch_size", 0))),
             is_decoupled=bool(policy.get("decoupled", False)),
             correlation_id_type=_correlation_id_type(config),
-            is_cached=bool(cache.get("enable", False)),
+            is_cached=is_cached,
             is_ensemble=bool(config.get("ensemble_scheduling")),
+            gives_all=is_cached or not outputs.keys().isdisjoint(_step_inputs(config)),
             leaves_marks=any(
                 config.get(key)
                 for key in ("ensemble_scheduling", "sequence_batching", "response_cache")
             )
             or bool(batching.get("preserve_ordering", False)),
+            parts=tuple(cast("str", step.get("model_name", "")) for step in _steps(config)),
+            passive=name if is_passive else "",
         )
+
+    def check_instances(self) -> None:
+        """Refuse a model of which nothing would run: Triton crashes, or never answers."""
+        if self.passive:
+            part = f" its part {self.passive!r} has" if self.passive != self.name else " it has"
+            raise InvalidArgumentError(
+                f"model {self.name!r}:{part} only passive instances (instance_group), which get no "
+                "requests"
+            )
 
     def only_input(self) -> str:
         """Return the name of the input, if there is one and no other."""
@@ -216,6 +241,17 @@ def _tensors(
         shape = tuple(int(dim) for dim in cast("list[int]", entry["shape"]))
         tensors[name] = TensorSpec(name, cast("str", entry["datatype"]), shape, name in optional)
     return tensors
+
+
+def _steps(config: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
+    """List the steps of an ensemble; none of another model."""
+    return _entries(cast("Mapping[str, JSON]", config.get("ensemble_scheduling") or {}), "step")
+
+
+def _step_inputs(config: Mapping[str, JSON]) -> set[str]:
+    """Return the ensemble's tensors that go into its steps."""
+    maps = [cast("Mapping[str, str]", step.get("input_map") or {}) for step in _steps(config)]
+    return {name for of_step in maps for name in of_step.values()}
 
 
 def _correlation_id_type(config: Mapping[str, JSON]) -> str | None:

@@ -100,6 +100,7 @@ class Template:
         changes: int,
     ) -> None:
         spec.check_input_names(names)
+        spec.check_instances()
         self.home = home
         self._spec = spec
         self._keep: list[object] = []  # what the structs point to
@@ -407,11 +408,11 @@ class Template:
         if request.sequence_end:
             flags |= RequestFlag.SEQUENCE_END
         native.flags = int(flags)
-        if request.out or request.labels:
+        if request.out or request.labels or (request.outputs and spec.gives_all):
             wanted = Wanted.of(spec, request.out, request.labels, request.outputs)
             keep.append(wanted.describe(native))
         native.trace = ffi.NULL if request.trace is None else request.trace.native
-        if request.outputs and not spec.is_cached:  # or the next would get no others
+        if request.outputs and not spec.gives_all:
             names = ffi.new(
                 "const char *[]", [text(name, "an output name") for name in request.outputs]
             )
