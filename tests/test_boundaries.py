@@ -195,7 +195,7 @@ def test_what_is_wrong_is_called_by_its_name(echo, what):
 
 def test_versions_and_names_of_repositories_are_checked(server, tmp_path):
     """Before they get into C."""
-    with pytest.raises(InvalidArgumentError, match="version must be between 1 and"):
+    with pytest.raises(InvalidArgumentError, match="version must be between 0 and"):
         server.model("echo", 2**63)
     with pytest.raises(TypeError, match="name_mapping must be a mapping, not list"):
         server.register_repository(tmp_path, ["a"])

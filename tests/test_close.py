@@ -203,7 +203,7 @@ def test_two_threads_close_in_the_midst_of_everything(start):
         thread.join(60)
     assert [thread for thread in threads if thread.is_alive()] == []
     assert problems == []
-    assert server._lifecycle._handle is None
+    assert server._lifecycle._server is None
 
 
 def test_a_function_may_close_its_own_server(start):
@@ -272,10 +272,10 @@ def test_garbage_collection_may_close_a_server_at_any_moment(start):
         finally:
             gc.set_threshold(*before)
     for _ in range(3000):
-        if lost._handle is None:
+        if lost._server is None:
             break
         time.sleep(0.01)
-    assert lost._handle is None
+    assert lost._server is None
     assert lifecycle.native is not None
 
 

@@ -113,9 +113,9 @@ async def awaited(one, stream):
 def is_gone(lifecycle):
     """Wait until a server that was dropped is closed."""
     deadline = time.monotonic() + 30
-    while lifecycle._handle is not None and time.monotonic() < deadline:
+    while lifecycle._server is not None and time.monotonic() < deadline:
         time.sleep(0.001)
-    return lifecycle._handle is None
+    return lifecycle._server is None
 
 
 def join_closing():

@@ -7,8 +7,10 @@ lines of the package and calls the handler at one of them, as a signal at that m
 
 from __future__ import annotations
 
+import gc
 import opcode
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -129,7 +131,7 @@ def test_a_handler_may_close_at_any_step_of_a_call(start, call):
         if came:
             assert took[0] < 10  # and not the 30 of exit_timeout
             assert isinstance(result, TritonError) or result == whole
-            assert server._lifecycle._handle is None
+            assert server._lifecycle._server is None
         server.close()
         number = later(number)
     assert number > 40
@@ -141,12 +143,75 @@ def test_a_handler_may_close_at_any_step_of_a_close(start):
     came = True
     while came:
         server = start()
-        running = tritonffi._process.process._running
-        handle = server._lifecycle._handle
+        made = server._lifecycle._server
         came, result = interrupted(number, server.close, server.close)
         assert result is None
-        assert server._lifecycle._handle is None
-        assert handle not in running
+        assert server._lifecycle._server is None
+        assert made not in tritonffi._process.process._servers
+        number = later(number)
+    assert number > 40
+
+
+class InterruptionError(Exception):
+    """What a handler raises."""
+
+
+def cut_short(number, call):
+    """Call, and raise at the step with a number; tell whether it came to that."""
+
+    def handler():
+        raise InterruptionError
+
+    try:
+        came, _ = interrupted(number, handler, call)
+    except InterruptionError:
+        came = True
+    return came
+
+
+def test_a_handler_may_raise_at_any_step_of_a_close(start):
+    """The next close goes on where that one was cut short."""
+    watchers = tritonffi._log.capture._watchers
+    number = 1
+    came = True
+    while came:
+        server = start()
+        lifecycle = server._lifecycle
+        made = lifecycle._server
+        came = cut_short(number, server.close)
+        server.close()
+        assert lifecycle._server is None
+        assert made not in tritonffi._process.process._servers
+        assert lifecycle not in watchers
+        assert not made.folder.exists()
+        number = later(number)
+    assert number > 40
+
+
+def test_a_handler_may_raise_at_any_step_of_a_start(tmp_path, monkeypatch):
+    """Whatever there is by then is taken back: folder, thread, server."""
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folders))
+    servers = list(tritonffi._process.process._servers)
+    watchers = set(tritonffi._log.capture._watchers)
+    number = 1
+    came = True
+    while came:
+        started = []
+        came = cut_short(number, lambda started=started: started.append(Server()))
+        for thread in threading.enumerate():
+            if thread.name.startswith("tritonffi: starting"):
+                thread.join(30)
+        for server in started:
+            server.close()
+        gc.collect()  # a server that was made, and whose constructor was cut short right after
+        for thread in threading.enumerate():
+            if thread.name.startswith("tritonffi: closing"):
+                thread.join(30)
+        assert list(folders.iterdir()) == []
+        assert tritonffi._process.process._servers == servers
+        assert tritonffi._log.capture._watchers == watchers
         number = later(number)
     assert number > 40
 

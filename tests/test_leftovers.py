@@ -13,6 +13,13 @@ import pytest
 from tritonffi import _leftovers
 
 
+def make():
+    """A folder of this process's."""
+    folder = _leftovers.new_folder()
+    _leftovers.make_folder(folder)
+    return folder
+
+
 @pytest.fixture
 def dead():
     """The number of a process that is no more."""
@@ -24,7 +31,7 @@ def dead():
 def test_folders_of_dead_processes_are_removed(tmp_path, monkeypatch, dead):
     """And of nobody else: not of the living, not of other process namespaces, no other names."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    own = _leftovers.make_folder()
+    own = make()
     namespace = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
     gone = [tmp_path / f"{namespace}{dead}-{letter}" for letter in "xy"]
     left = [tmp_path / name for name in (f"{namespace}1-x", f"tritonffi-1-{dead}-x", "other")]
@@ -32,7 +39,7 @@ def test_folders_of_dead_processes_are_removed(tmp_path, monkeypatch, dead):
         (folder / "models" / "1").mkdir(parents=True)
     link = tmp_path / f"{namespace}{dead}-link"
     link.symlink_to(tmp_path / "other")
-    second = _leftovers.make_folder()
+    second = make()
     assert set(tmp_path.iterdir()) == {own, second, link, *left}
     assert (tmp_path / "other" / "models" / "1").is_dir()
 
@@ -43,12 +50,12 @@ def test_without_proc_nobody_is_taken_for_dead(tmp_path, monkeypatch, dead):
     monkeypatch.setattr(_leftovers, "_PROC", tmp_path / "proc")
     left = tmp_path / f"tritonffi-0-{dead}-x"
     left.mkdir()
-    assert {left, _leftovers.make_folder()} == set(tmp_path.iterdir())
+    assert {left, make()} == set(tmp_path.iterdir())
 
 
 def test_a_folder_is_private_and_its_name_cannot_be_foretold(tmp_path, monkeypatch):
     """Only its owner may look into it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    first, second = _leftovers.make_folder(), _leftovers.make_folder()
+    first, second = make(), make()
     assert first != second
     assert stat.S_IMODE(first.stat().st_mode) == 0o700

@@ -419,13 +419,13 @@ def test_without_a_watch_of_the_system_s_it_looks_now_and_then(records, monkeypa
     """Descriptors for inotify are few; lines come later then."""
     capture = log.LogCapture(lambda path: None)
     monkeypatch.setattr(log, "lib", SimpleNamespace(tffi_log_watch=lambda *_: -1))
-    capture.watch()
+    capture.watch(records)
     try:
         with capture.steady() as path:
             Path(path).write_text('W1129 23:00:00.000001 9 a.cc:1] "seen all the same"\n')
         records.wait("seen all the same")
     finally:
-        capture.unwatch()
+        capture.unwatch(records)
         os.close(capture._fd)
 
 

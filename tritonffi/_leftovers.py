@@ -46,11 +46,20 @@ def of_the_dead(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def make_folder() -> Path:
-    """Make a private folder for temporary files; remove those of dead processes of this user."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix()))
+def new_folder() -> Path:
+    """Return a name for a private folder, which nobody can foretell."""
+    return Path(tempfile.gettempdir(), prefix() + os.urandom(8).hex())
+
+
+def make_folder(folder: Path) -> None:
+    """Make a private folder for temporary files; remove those of dead processes of this user.
+
+    Args:
+        folder: Of `new_folder`: whoever removes it knows the name before there is the folder, which
+            a signal handler that raises could keep from them afterwards.
+    """
+    folder.mkdir(mode=0o700)
     with contextlib.suppress(OSError):
         for path in of_the_dead(folder.parent):
             if path.lstat().st_uid == os.geteuid():
                 shutil.rmtree(path, ignore_errors=True)
-    return folder

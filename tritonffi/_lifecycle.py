@@ -16,17 +16,18 @@ import shutil
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tritonffi import _leftovers, _log, _python_backend
-from tritonffi._call import check, encode_name, interruptible, json_list, json_object, take_error
+from tritonffi._call import check, encode_name, interruptible, take_error
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, TritonError, UnavailableError
+from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, index, is_ensemble
 from tritonffi._inference import are_answered, kept_in, still_there, why_left
 from tritonffi._log_settings import started_with
 from tritonffi._native import lib
-from tritonffi._process import FRESH_S, process
+from tritonffi._process import FRESH_S, NativeServer, process
 from tritonffi._rest import held
 from tritonffi._start import (
     HINTS,
@@ -50,11 +51,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tritonffi")
 
-# States of the model index in which a model still keeps the server busy.
-_READY = "READY"
-_ALIVE = (_READY, "LOADING", "UNLOADING")
-# Those of a model that was told to unload and has not done so.
-_LEAVING = ("LOADING", "UNLOADING")
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
 _KEPT_S = 1.0  # for the steps of an ensemble that go on after it has failed
@@ -99,9 +95,9 @@ class Lifecycle:
         self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}
         self.name = options.server_id
         self._library = library
-        self._folder = _leftovers.make_folder()
+        self._folder = _leftovers.new_folder()
         self.repository = private_repository(self._folder)
-        self._handle: CData = None
+        self._server: NativeServer | None = None
         self._pid = os.getpid()
         self._closing = threading.RLock()
         self._is_closing = False
@@ -120,34 +116,48 @@ class Lifecycle:
         C: ``TRITONSERVER_ServerNew``
         """
         folder = self._folder
-        _log.capture.watch()
         try:
+            _leftovers.make_folder(folder)
+            _log.capture.watch(self)
             options = resolved(self.options, self._library, folder)
+            started_with(log_settings(options))
+            watch = _python_backend.StubWatch()
         except BaseException:
-            self.queue.close()
             shutil.rmtree(folder, ignore_errors=True)
-            _log.capture.unwatch()
+            self._give_up()
             raise
-        started_with(log_settings(options))
         mark = _log.capture.mark()
+
+        def make() -> None:
+            self._server = new_server(options, folder)
+
         try:
             # From here on the folder goes with the server, which may outlive this call.
-            handle = interruptible(
-                lambda: new_server(options, folder),
+            interruptible(
+                make,
                 f"starting server {self.name!r}",
                 timeout=timeout,
-                abandoned=lambda handle: undo(handle, folder, FRESH_S),
-                watch=_python_backend.StubWatch(),
+                abandoned=lambda _: self._give_up(),
+                watch=watch,
             )
+            _log.capture.forward()
+            process.add(self)
+            self.native = self._server and self._server.handle
         except BaseException as error:
             if isinstance(error, TritonError):
                 self.explain(error, mark)
-            self.queue.close()
-            _log.capture.unwatch()
+            self._give_up()
             raise
-        _log.capture.forward()
-        self._handle = self.native = handle
-        process.add(self)
+
+    def _give_up(self) -> None:
+        """Let go of what a start has made until it failed, or was left by its caller."""
+        self.queue.close()
+        _log.capture.unwatch(self)
+        # With no call between: a server is undone once, by whoever comes first.
+        server, self._server = self._server, None
+        if server is not None:
+            process.forget(self)
+            undo(server, FRESH_S)
 
     def explain(self, error: TritonError, mark: int, about: str = "") -> None:
         """Add to an error what Triton logged, and what is known of its causes.
@@ -243,12 +253,9 @@ class Lifecycle:
 
         C: ``TRITONSERVER_ServerModelIndex``
         """
-        entries = json_list(
-            lib.TRITONSERVER_ServerModelIndex, handle, 0, context=f"server {self.name!r}"
-        )
-        return cast("list[dict[str, str]]", entries)
+        return index(handle, f"server {self.name!r}")
 
-    def loaded(self, handle: CData, states: tuple[str, ...] = _ALIVE) -> set[str]:
+    def loaded(self, handle: CData, states: tuple[str, ...] = ALIVE) -> set[str]:
         """Return the names of the models that the index shows as loaded, or on their way."""
         return {entry["name"] for entry in self.index(handle) if entry.get("state") in states}
 
@@ -263,7 +270,7 @@ class Lifecycle:
         handle: CData,
         names: set[str] | None,
         deadline: float,
-        states: tuple[str, ...] = _LEAVING,
+        states: tuple[str, ...] = LEAVING,
     ) -> bool:
         """Wait until the index shows models as unloaded.
 
@@ -304,7 +311,7 @@ class Lifecycle:
         versions = [
             (entry["name"], int(entry.get("version", -1)))
             for entry in self.index(handle)
-            if entry["name"] in names and entry.get("state") == _READY
+            if entry["name"] in names and entry.get("state") == READY
         ]
         versions += [(name, -1) for name in names & self.hidden]
         functions = [self.functions[name] for name in names if name in self.functions]
@@ -341,17 +348,20 @@ class Lifecycle:
                 f"server {self.name!r}: another thread still closes it after {limit:g} s"
             )
         try:
-            if self._handle is None or self._is_closing:
+            if self._server is None or self._is_closing:
                 return  # the latter: a signal handler has interrupted this thread's close
             self._is_closing = True
             try:
-                self._close(self._handle, deadline, limit, is_bounded=timeout is not None)
+                self._close(self._server, deadline, limit, is_bounded=timeout is not None)
             finally:
                 self._is_closing = False
         finally:
             self._closing.release()
 
-    def _close(self, handle: CData, deadline: float, limit: float, *, is_bounded: bool) -> None:
+    def _close(
+        self, server: NativeServer, deadline: float, limit: float, *, is_bounded: bool
+    ) -> None:
+        handle = server.handle
         self._refusal = "is closed"
         self.native = None
         self._drain(deadline)
@@ -369,6 +379,7 @@ class Lifecycle:
         if (
             self.options.model_control_mode is ModelControlMode.EXPLICIT
             and self._stop_error is None
+            and not self._is_stopped
             and not self._stopping.locked()
         ):
             self._unload_all(handle, deadline, limit, lost)
@@ -393,9 +404,10 @@ class Lifecycle:
         for queue in list(self.queues):
             self.release(queue)
         self.queue.close()
-        if process.remove(self, handle, self._folder, why):
-            _log.capture.unwatch()
-        self._handle = None
+        process.forget(self)
+        process.remove(server, why)
+        _log.capture.unwatch(self)
+        self._server = None
 
     def retire(self, function: FunctionModel) -> None:
         """Let a function model go that no name stands for; a call of it is not waited for."""
@@ -427,14 +439,14 @@ class Lifecycle:
 
     def _unload_all(self, handle: CData, deadline: float, limit: float, lost: set[str]) -> None:
         # Where loads will never be over no others go on, and an unload would wait for them.
-        states = (_READY, "UNLOADING") if lost else _ALIVE
+        states = (READY, UNLOADING) if lost else ALIVE
         try:
             loaded = (self.loaded(handle, states) | self.hidden) - lost
         except UnavailableError:
             # With ``exit_on_error=False`` a server may not have come up at all: it has no models.
             return
         # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
-        in_order = sorted(loaded, key=lambda name: (not self._is_ensemble(handle, name), name))
+        in_order = sorted(loaded, key=lambda name: (not is_ensemble(handle, name), name))
         with self.letting_go(handle, loaded, deadline - time.monotonic()):
             for name in in_order:
                 error = lib.TRITONSERVER_ServerUnloadModel(handle, encode_name(name))
@@ -468,15 +480,6 @@ class Lifecycle:
                 return False
             time.sleep(_POLL_S)
         return not kept_in(self._inferences())
-
-    def _is_ensemble(self, handle: CData, name: str) -> bool:
-        try:
-            config = json_object(
-                lib.TRITONSERVER_ServerModelConfig, handle, encode_name(name), -1, 1, context=name
-            )
-        except TritonError:
-            return False
-        return config.get("platform") == "ensemble"
 
     def _stop(self, handle: CData, seconds: int) -> None:
         """Stop it once: a second stop returns at once from Triton, as if the first was through."""

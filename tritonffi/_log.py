@@ -122,7 +122,7 @@ class LogCapture:
         self._pending.clear()
         self._dropped = 0
         self._watching = threading.RLock()  # over the thread and its descriptors
-        self._watchers = 0
+        self._watchers: set[object] = set()
         self._thread: threading.Thread | None = None
         self._end = -1
         self._inotify = -1
@@ -228,39 +228,62 @@ class LogCapture:
         text = f"{dropped} lines of Triton's log were dropped: handlers are too slow for them"
         return LogLine(logging.WARNING, "tritonffi", 0, text)
 
-    def watch(self) -> None:
-        """Hand lines on as they come, until `unwatch` was called as often as this."""
+    def watch(self, watcher: object) -> None:
+        """Hand lines on as they come, until `unwatch`.
+
+        A signal handler may raise at any step: `unwatch` takes back what was done until then.
+
+        Args:
+            watcher: Who asks for it, once.
+        """
         with self._watching:
-            self._watchers += 1
+            self._watchers.add(watcher)
             if self._thread is not None:
                 return
             end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             with self.steady() as path, self._lock:
                 inotify = self._inotify = lib.tffi_log_watch(-1, encode_path(path, "log file"))
-            thread = threading.Thread(
-                target=self._run, args=(end, inotify), name="tritonffi: log", daemon=True
+            # Whoever takes them closes them: the thread, or this one where it did not come to that.
+            owned = [(end, inotify)]
+            self._thread = thread = threading.Thread(
+                target=self._run, args=(owned,), name="tritonffi: log", daemon=True
             )
+            self._end = end
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter is going down and starts no threads any more
-                self._close(end, inotify)
-            else:
-                self._thread, self._end = thread, end
+            except BaseException as error:
+                with suppress(IndexError):
+                    self._close(*owned.pop())
+                    self._thread = None
+                if not isinstance(error, RuntimeError):
+                    raise
+                # Otherwise the interpreter is going down, and starts no threads any more.
 
-    def unwatch(self) -> None:
-        """Take one `watch` back. After the last the thread is gone, unless a handler hangs."""
+    def unwatch(self, watcher: object) -> None:
+        """Take a `watch` back. After the last the thread is gone, unless a handler hangs.
+
+        Args:
+            watcher: Who asked for it; nothing is done for one who did not.
+        """
         with self._watching:
-            self._watchers -= 1
-            if self._watchers > 0 or self._thread is None:
+            if watcher not in self._watchers:
+                return
+            if len(self._watchers) > 1 or self._thread is None:
+                self._watchers.discard(watcher)
                 return
             thread, self._thread = self._thread, None
             os.eventfd_write(self._end, 1)
+            self._watchers.discard(watcher)
         if thread is not threading.current_thread():
             thread.join(_PATIENCE_S)
         self.forward()
 
-    def _run(self, end: int, inotify: int) -> None:
+    def _run(self, owned: list[tuple[int, int]]) -> None:
         """The thread: forward what comes until the end is called for."""
+        try:
+            end, inotify = owned.pop()
+        except IndexError:
+            return  # who has started it was interrupted
         poll = select.poll()
         poll.register(end, select.POLLIN)
         if inotify >= 0:

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tritonffi import _library, _log, _python_backend
@@ -39,6 +40,23 @@ _EXIT_TIMEOUT_S = 2.0
 FRESH_S = 0.2
 
 
+@dataclass(eq=False, slots=True)
+class NativeServer:
+    """A ``TRITONSERVER_Server`` that was made.
+
+    Attributes:
+        handle: The C handle.
+        folder: The private folder that is removed with it.
+        is_stopped: Whether it can be deleted.
+        is_left: Whether it is left behind, and will never be stopped.
+    """
+
+    handle: CData
+    folder: Path
+    is_stopped: bool = False
+    is_left: bool = False
+
+
 class Process:
     """The servers of this process."""
 
@@ -46,14 +64,13 @@ class Process:
         self._lock = threading.RLock()
         self._open: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
         self._starting = 0
-        self._running: set[CData] = set()
-        self._stopped: dict[CData, Path | None] = {}
+        self._servers: list[NativeServer] = []  # that may be deleted once
         self._has_started = False
         self._is_spoiled = False
 
     @contextmanager
-    def starting(self) -> Iterator[Callable[[CData], None]]:
-        """Start a server meanwhile; none is deleted. Gives what takes the handle of the new one.
+    def starting(self) -> Iterator[Callable[[NativeServer], None]]:
+        """Start a server meanwhile; none is deleted. Gives what takes the new one.
 
         Raises:
             UnsupportedError: This is a fork of a process that had one.
@@ -68,7 +85,7 @@ class Process:
         with self._lock:
             self._starting += 1
         try:
-            yield self._running.add
+            yield self._servers.append
         finally:
             with self._lock:
                 self._starting -= 1
@@ -79,57 +96,50 @@ class Process:
         with self._lock:
             self._open.add(server)
 
-    def remove(
-        self,
-        server: Lifecycle | None,
-        handle: CData,
-        folder: Path | None,
-        why: str = "",
-    ) -> bool:
+    def forget(self, server: Lifecycle) -> None:
+        """Do as if `add` had not been called."""
+        with self._lock:
+            self._open.discard(server)
+
+    def remove(self, server: NativeServer, why: str = "") -> None:
         """Note that a server has stopped; delete it, and those before, if it was the last.
 
+        Where a signal handler has interrupted that by raising, the next call goes on with it.
+
         Args:
-            server: The one that `add` got, if it did.
-            handle: The C server's.
-            folder: To be removed with it.
+            server: One that was made while this was `starting`.
             why: After what Triton keeps a model for ever: such a server is not stopped, which would
                 take all of its time and fail, but left behind. What others share it needs no more.
-
-        Returns:
-            False: that was noted before, by a close that was interrupted.
         """
-        with self._lock:
-            if server is not None and server not in self._open:
-                return False
-            if not why:
-                self._stopped[handle] = folder
-            self._running.discard(handle)
-            if server is not None:
-                self._open.discard(server)
-        if why:
+        if not why:
+            server.is_stopped = True
+        elif not server.is_left:
+            server.is_left = True
             logger.warning(
                 "a server is left behind, unloaded but not stopped: Triton cannot stop it after %s",
                 why,
             )
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+        if server.is_left:
+            shutil.rmtree(server.folder, ignore_errors=True)
         self._delete()
-        return True
 
     def _delete(self) -> None:
-        """Delete the stopped servers, unless one runs, starts, or was left behind."""
+        """Delete the stopped servers, unless one runs or starts."""
         with self._lock:
-            if self._running or self._starting or not self._stopped:
+            servers = [server for server in self._servers if not server.is_left]
+            if self._starting or not servers or not all(s.is_stopped for s in servers):
                 return
-            stopped, self._stopped = self._stopped, {}
             # Nobody may start one before the pools are gone.
             time.sleep(_SETTLE_S)
-            for handle, folder in stopped.items():
-                error = lib.TRITONSERVER_ServerDelete(handle)
+            for server in servers:
+                shutil.rmtree(server.folder, ignore_errors=True)
+            while self._servers:
+                server = self._servers[-1]
+                # No call between this and the next, after which a signal handler could raise.
+                del self._servers[-1]
+                error = None if server.is_left else lib.TRITONSERVER_ServerDelete(server.handle)
                 if error:
                     logger.error("a stopped server was not deleted: %s", take_error(error))
-                if folder is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
         _python_backend.remove_shm(own=True)
         _log.capture.forward()
 
@@ -154,8 +164,7 @@ class Process:
             server.forked()
         self._open = weakref.WeakSet()
         self._starting = 0
-        self._running = set()
-        self._stopped = {}
+        self._servers = []
         if self._has_started and not self._is_spoiled:
             self._is_spoiled = True
             _library.forked()

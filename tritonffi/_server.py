@@ -117,9 +117,10 @@ class Server(Closing):
         check_keywords(fields, ServerOptions.__dataclass_fields__, "Server")
         self.options = dataclasses.replace(options or ServerOptions(), **fields)  # type: ignore[arg-type]
         self._lifecycle = Lifecycle(self.options, _library.load(library))
-        self._lifecycle.start(start_timeout)
+        # Before the start: a signal handler may raise when that is just over.
         self._finalizer = weakref.finalize(self, _forgotten, self._lifecycle)
         self._finalizer.atexit = False  # the process closes what is open by itself, silently
+        self._lifecycle.start(start_timeout)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tritonffi import _leftovers, _log, _python_backend
-from tritonffi._call import check, json_list, out_bool, owned, string, take_error
+from tritonffi._call import check, out_bool, owned, string, take_error
 from tritonffi._enums import ErrorCode, ModelControlMode
 from tritonffi._errors import InvalidArgumentError, TritonError, error_from_code
+from tritonffi._index import READY, index
 from tritonffi._library import assemble_backends
 from tritonffi._log_settings import LogSettings
 from tritonffi._model_files import check_start
 from tritonffi._native import ffi, lib
-from tritonffi._process import process
+from tritonffi._process import NativeServer, process
 
 if TYPE_CHECKING:
     from tritonffi._library import Library
@@ -107,7 +108,7 @@ def resolved(options: ServerOptions, library: Library, folder: Path) -> ServerOp
     return dataclasses.replace(options, **changes)  # type: ignore[arg-type]
 
 
-def new_server(options: ServerOptions, folder: Path) -> CData:
+def new_server(options: ServerOptions, folder: Path) -> NativeServer:
     """Make a server and load its startup models.
 
     Args:
@@ -137,37 +138,37 @@ def new_server(options: ServerOptions, folder: Path) -> CData:
                 dataclasses.replace(
                     options, exit_on_error=options.exit_on_error and not judged
                 ).apply(native)
-            server = ffi.new("struct TRITONSERVER_Server **")
+            handle = ffi.new("struct TRITONSERVER_Server **")
             with process.starting() as started:
-                check(lib.TRITONSERVER_ServerNew(server, native), context)
-                started(server[0])
+                check(lib.TRITONSERVER_ServerNew(handle, native), context)
+                server = NativeServer(handle[0], folder)
+                started(server)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    handle = server[0]
-    failure = _failure(handle, options, _log.capture.since(mark), context) if judged else None
+    lines = _log.capture.since(mark)
+    failure = _failure(server.handle, options, lines, context) if judged else None
     if failure is not None:
-        undo(handle, folder)
+        undo(server)
         raise failure
-    return handle
+    return server
 
 
-def undo(handle: CData, folder: Path, after: float = 0.0) -> None:
+def undo(server: NativeServer, after: float = 0.0) -> None:
     """Stop a server that nobody wants; it is deleted with the others.
 
     Args:
-        handle: The server's.
-        folder: Its private one.
+        server: The server.
         after: Seconds to let it settle before.
 
     C: ``TRITONSERVER_ServerStop``
     """
     time.sleep(after)
-    error = lib.TRITONSERVER_ServerStop(handle)
+    error = lib.TRITONSERVER_ServerStop(server.handle)
     if error:
         logger.error("a server whose start was given up did not stop: %s", take_error(error))
     else:
-        process.remove(None, handle, folder)
+        process.remove(server)
 
 
 def _failure(
@@ -200,13 +201,12 @@ def _is_whole(handle: CData, options: ServerOptions, context: str) -> bool:
     try:
         if not out_bool(lib.TRITONSERVER_ServerIsLive, handle, context=context):
             return False
-        index = json_list(lib.TRITONSERVER_ServerModelIndex, handle, 0, context=context)
+        entries = index(handle, context)
     except TritonError:
         return False
     states: dict[object, set[object]] = {}
-    for entry in index:
-        if isinstance(entry, dict):
-            states.setdefault(entry["name"], set()).add(entry.get("state"))
+    for entry in entries:
+        states.setdefault(entry["name"], set()).add(entry.get("state"))
     wanted: set[str] = set(options.startup_models)
     if options.model_control_mode is not ModelControlMode.EXPLICIT or "*" in wanted:
         wanted = {
@@ -216,4 +216,4 @@ def _is_whole(handle: CData, options: ServerOptions, context: str) -> bool:
             for entry in os.scandir(path)
             if entry.is_dir()
         }
-    return all(states.get(name) == {"READY"} for name in wanted)
+    return all(states.get(name) == {READY} for name in wanted)
