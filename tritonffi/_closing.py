@@ -19,7 +19,7 @@ class Unique:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} can be neither copied nor pickled: what it stands for is in "
+            f"{type(self).__name__} can be neither copied nor pickled: what it stands for is in "
             "this process, once; another process must start a server of its own"
         )
 
