@@ -31,6 +31,7 @@ ORDER = [
     "_enums",
     "_call",
     "_fetch",
+    "_elf",
     "_leftovers",
     "_python_backend",
     "_library",

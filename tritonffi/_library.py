@@ -25,18 +25,15 @@ An argument or variable may name the library file or a folder: an installation (
 
 from __future__ import annotations
 
-import mmap
 import os
-import platform
 import re
 import shutil
-import struct
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tritonffi import _native, _python_backend
+from tritonffi import _elf, _native, _python_backend
 from tritonffi._call import check, encode_path
 from tritonffi._errors import (
     AlreadyExistsError,
@@ -260,7 +257,7 @@ def _at(place: Path) -> Path:
             if named:
                 return named[0]
     except OSError as error:
-        raise _NothingThereError(f"{path}: {_reason(error)}") from None
+        raise _NothingThereError(f"{path}: {_elf.reason(error)}") from None
     raise _NothingThereError(
         f"{path} has no libtritonserver, neither in itself nor in lib or {_WHEEL_LIBS}"
     )
@@ -354,7 +351,7 @@ def _found(path: Path, origin: str, passed: tuple[Place, ...]) -> Found:
 
 
 def _load(found: Found) -> Library:
-    problem = _wrong_file(found.library)
+    problem = _elf.problem(found.library) or _short_neighbour(found)
     if problem is None:
         neighbours = [ffi.new("char[]", os.fsencode(path)) for path in found.neighbours]
         message = ffi.new("char[]", _MESSAGE_SIZE)
@@ -382,27 +379,11 @@ def _load(found: Found) -> Library:
     )
 
 
-def _wrong_file(path: Path) -> str | None:
-    """Say what is wrong with a file that is no library for this machine: the loader misleads."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(20)
-    except OSError as error:
-        return _reason(error)
-    if len(head) < 20 or head[:4] != b"\x7fELF":  # noqa: PLR2004  to the end of e_machine
-        return "it is no shared library (cut short, or a pointer file of Git LFS?)"
-    try:
-        with Path("/proc/self/exe").open("rb") as file:
-            our_head = file.read(20)
-    except OSError:
-        return None
-    # Class and byte order, then the machine: one for all that a process can load.
-    if (head[4:6], head[18:20]) == (our_head[4:6], our_head[18:20]):
-        return None
-    machine = struct.unpack_from("<H" if head[5] == 1 else ">H", head, 18)[0]
-    known = {3: "x86", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64"}
-    name = known.get(machine, f"ELF machine {machine}")
-    return f"it is built for {name}, and this process is {platform.machine()}"
+def _short_neighbour(found: Found) -> str | None:
+    for path in found.neighbours:
+        if (short := _elf.cut_short(path)) is not None:
+            return f"{path}, which is loaded with it, is cut short: {short}"
+    return None
 
 
 def _explain(found: Found, message: str) -> str:
@@ -412,7 +393,7 @@ def _explain(found: Found, message: str) -> str:
 
         # The loader names the first version that it misses; a user wants to know the newest.
         files = (found.library, *found.neighbours)
-        needed = max((version for file in files if (version := _needed_glibc(file))), default=())
+        needed = max(filter(None, map(_elf.needed_glibc, files)), default=())
         return (
             f"it needs glibc {'.'.join(map(str, needed))} or newer, this system has "
             f"{'.'.join(map(str, glibc_version() or ()))}: use a newer system, or a Triton built "
@@ -423,19 +404,6 @@ def _explain(found: Found, message: str) -> str:
     if match := re.search(r"([\w.+-]+): cannot open shared object file: No such file", message):
         return f"a library that it needs is not there: {match[1]} ({message})"
     return message
-
-
-def _needed_glibc(path: Path) -> tuple[int, int] | None:
-    """Return the newest glibc version that `path` asks for."""
-    try:
-        with (
-            path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            versions = re.findall(rb"GLIBC_(\d+)\.(\d+)\0", content)
-    except (OSError, ValueError):
-        return None
-    return max(((int(major), int(minor)) for major, minor in versions), default=None)
 
 
 def _user_directory(directory: _PathLike) -> Path:
@@ -473,7 +441,3 @@ def _link_ourselves(folder: Path) -> None:
             f"(an upgrade?): restart this process "
             f"({ffi.string(message).decode(errors='replace')})"
         )
-
-
-def _reason(error: OSError) -> str:
-    return "does not exist" if isinstance(error, FileNotFoundError) else str(error.strerror)
