@@ -10,6 +10,7 @@ import os
 import platform
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonffi import _fetch, _library, _native, _python_backend
@@ -76,8 +77,15 @@ def _parser() -> argparse.ArgumentParser:
 def _get_server(directory: str | None, wheel: str | None, *, quiet: bool) -> None:
     folder = _fetch.get_server(directory, wheel, quiet=quiet)
     print(f"The Triton server is in {folder}")
-    if directory is not None and folder != _fetch.default_directory():
+    if directory is not None and not _is_default(folder):
         print(f"To use it, set TRITONFFI_LIBRARY={folder}")
+
+
+def _is_default(folder: Path) -> bool:
+    try:
+        return folder == Path(os.path.realpath(_fetch.default_directory()))
+    except _fetch.FetchError:  # there is none
+        return False
 
 
 def _get_packages(directory: str | None, *, quiet: bool) -> None:

