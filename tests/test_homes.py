@@ -142,6 +142,8 @@ def test_a_home_that_cannot_be_looked_at_is_passed_over(nowhere, root, tmp_path,
     fetched = home / ".local/share/tritonffi/server/nvidia-pytriton-0.7.0"
     assert found.passed[-1] == _library.Place(FETCHED, f"{fetched}: {reason}")
     assert _fetch.find_packages(root) is None
+    with pytest.raises(_fetch.FetchError, match=f"cannot write in {fetched.parent}: {reason}$"):
+        _fetch.get_server()
 
 
 @pytest.mark.parametrize("name", ["~no-such-user/x", "~"])

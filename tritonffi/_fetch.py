@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -99,7 +100,7 @@ def get_server(
         quiet: Show no progress.
 
     Raises:
-        FetchError: The message says why; `directory` is as it was.
+        FetchError: The message says why; `directory` is as it was, and so is the folder it is in.
     """
     target = _named(directory, "--dir") if directory is not None else _default_target()
     # A rename would not go through a link, and pathlib's resolve raises where links go round.
@@ -108,7 +109,6 @@ def get_server(
         wheel = _named(wheel, "--wheel")
     if is_complete(target):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target, quiet=quiet):
         if is_complete(target):  # whoever held the lock before us has done it
             return target
@@ -236,7 +236,6 @@ def get_packages(server: Path, *, quiet: bool = False) -> Path:
     problem = packages_problem()
     if problem is not None:
         raise FetchError(f"the python backend needs a numpy below 2, and {problem}")
-    target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target, quiet=quiet):
         if (target / "numpy").is_dir():
             return target
@@ -348,17 +347,57 @@ def _read_record(directory: Path) -> dict[str, object] | None:
 @contextlib.contextmanager
 def _locked(target: Path, *, quiet: bool) -> Iterator[None]:
     """
-    Hold the lock of `target`.
+    Hold the lock of `target`; the folders above it are there meanwhile.
 
-    The kernel drops it when we die, so the lock file itself stays for ever and means nothing.
+    What is made for that is gone at the end: the lock's file, and those of the folders that are
+    empty. The kernel drops the lock of one that is killed: a file that it leaves means nothing.
     """
-    with (target.parent / f".{target.name}.lock").open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say(f"another process is getting the server for {target}: waiting", quiet=quiet)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    lock = target.parent / f".{target.name}.lock"
+    made = list(itertools.takewhile(lambda folder: not os.path.lexists(folder), target.parents))
+    try:
+        descriptor = _take_lock(lock, target, quiet=quiet)
+    except OSError as error:
+        _remove_empty(made)
+        raise FetchError(f"cannot write in {target.parent}: {error.strerror}") from None
+    try:
         yield
+    finally:
+        # Before the lock is dropped: who waits for it sees that its file is gone, and begins anew.
+        with contextlib.suppress(OSError):
+            lock.unlink()
+        os.close(descriptor)
+        _remove_empty(made)
+
+
+def _take_lock(lock: Path, target: Path, *, quiet: bool) -> int:
+    """Take the lock in the file `lock`, which is made as are the folders above it."""
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except FileNotFoundError:
+            if lock.parent.is_dir():  # which takes no files, as /proc
+                raise
+            continue  # another, that failed, has removed the folders that it had made
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _say(f"another process is getting the server for {target}: waiting", quiet=quiet)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), lock.lstat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _partial_prefix(target: Path) -> str:
