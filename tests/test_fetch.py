@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonffi import _fetch, _library
+from tritonffi import _fetch, _library, _python_backend
 from tritonffi.__main__ import main
 
 KILL_HALF_WAY = """
@@ -388,3 +388,86 @@ def test_a_failed_command_is_one_message_and_exit_code_1(
     output = capsys.readouterr()
     assert output.out == ""
     assert "tritonffi: cannot read the wheel" in output.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("command", ["where", "get-server"])
+def test_closed_streams_are_no_error(
+    library: _library.Library, tmp_path: Path, command: str, closed: str
+) -> None:
+    """As a shell closes them: what would be said is dropped, and the exit code is as ever."""
+    program = (
+        "import sys; from tritonffi import __main__, _fetch; _fetch.is_complete = lambda _: True\n"
+        "sys.exit(__main__.main(sys.argv[1:]))"
+    )
+    arguments = [command, *(["--dir", str(tmp_path)] if command == "get-server" else [])]
+    run = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-c", program, *arguments]
+    environment = os.environ | {"TRITONFFI_LIBRARY": str(library.path)}
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed == "2>&-")
+
+
+def test_a_message_for_a_closed_stream_goes_nowhere_else(tmp_path: Path) -> None:
+    """An error is no answer."""
+    command = [sys.executable, "-m", "tritonffi", "where", "--library", str(tmp_path)]
+    run = ["sh", "-c", '"$@" 2>&-', "sh", *command]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "no libtritonserver found" not in done.stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("place", [".", "absent"])
+def test_a_full_disk_is_one_message(library: _library.Library, unbuffered: str, place: str) -> None:
+    """Whether the command itself has failed or not, and whenever it is noticed."""
+    command = [sys.executable, "-m", "tritonffi", "where", "--library", library.path.parent / place]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
+
+
+def test_a_path_that_the_encoding_lacks_is_printed_with_escapes(
+    library: _library.Library, tmp_path: Path
+) -> None:
+    """As on standard error: a path is told in any locale."""
+    (tmp_path / "s\u00fc").symlink_to(library.path.parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "tritonffi", "where", "--library", str(tmp_path / "s\u00fc")],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = f"found by library='{tmp_path}/s\\xfc': {tmp_path}/s\\xfc/{library.path.name}\n"
+    assert found in done.stdout
+
+
+def test_where_says_that_a_server_without_its_numpy_is_fine(
+    library: _library.Library, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lacks is told last, with the models that need it and the way to get it."""
+    if library.stubs is None:
+        pytest.skip("this Triton's python backend is not that of the nvidia-pytriton wheel")
+    backend = _python_backend.PythonBackend(library.stubs, problem="run `it`")
+    monkeypatch.setattr(_python_backend, "examine", lambda *_: backend)
+    assert main(["where", "--library", str(library.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:-1] == [
+        "  python backend: not ready, see below",
+        f"loaded {library.path}, API version 1.{library.api_version[1]}",
+    ]
+    assert lines[-1] == (
+        "The server is ready. Only models of Triton's own python backend (those with a model.py) "
+        "cannot run yet: run `it`"
+    )

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import io
 import os
 import platform
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tritonffi import _fetch, _library, _native, _python_backend
 from tritonffi._errors import TritonError
@@ -19,10 +20,29 @@ from tritonffi._errors import TritonError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_STDERR: Final = 2
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _prepare_streams()
     options = _parser().parse_args(arguments)
+    try:
+        code = _run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `tritonffi where | head` has read enough
+        _drop_output()
+        return 128 + signal.SIGPIPE  # as for other commands that it ends
+    except OSError as error:  # such as a full disk
+        _drop_output()
+        print(f"tritonffi: cannot write the answer: {error.strerror}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130  # what a shell reports for a command that SIGINT ended
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         if options.command == "get-server":
             _get_server(options.dir, options.wheel, quiet=options.quiet)
@@ -30,18 +50,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _get_packages(options.dir, quiet=options.quiet)
         else:
             _where(options.library)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `tritonffi where | head` has read enough
-        # Nor may the flush at exit fail, which would print a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE  # as for other commands that it ends
+    except BrokenPipeError:
+        raise
     except (_fetch.FetchError, TritonError, OSError) as error:
         sys.stdout.flush()
         print(f"tritonffi: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130  # what a shell reports for a command that SIGINT ended
     return 0
+
+
+def _prepare_streams() -> None:
+    """Make standard output one that takes everything, also where there is none, as after `>&-`."""
+    # What is opened next would become the standard output, and get what Triton or pip prints.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)  # pip is to have it too
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            number = 1 if name == "stdout" else _STDERR
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    # A path that the encoding lacks is still told, as on standard error.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Have the flush at exit not fail, which would print a traceback."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,12 +139,18 @@ def _where(library: str | None) -> None:
     print(f"found by {found.origin}: {found.library}")
     for name in ("backends", "caches", "repoagents", "stubs"):
         print(f"  {name}: {getattr(found, name) or 'none'}")
+    problem = None
     if found.stubs is not None:
         problem = _python_backend.examine(found.library, found.stubs).problem
-        print(f"  python backend: {'it cannot run here: ' + problem if problem else 'ready'}")
+        print(f"  python backend: {'not ready, see below' if problem else 'ready'}")
     loaded = _library.load(library)
     major, minor = loaded.api_version
     print(f"loaded {loaded.path}, API version {major}.{minor}")
+    if problem is not None:
+        print(
+            "The server is ready. Only models of Triton's own python backend (those with a "
+            f"model.py) cannot run yet: {problem}"
+        )
 
 
 def _version() -> str:
