@@ -110,6 +110,37 @@ def test_the_python_backend_gets_the_stub_of_this_python(
     assert (home / "lib" / f"lib{Path(sys.base_prefix, 'python').name}{MINOR}.so.1.0").exists()
 
 
+def test_the_python_backend_may_lie_in_folders_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written for the stub are their bytes, whatever the encoding of names is."""
+    odd = tmp_path / os.fsdecode("ö'".encode() + b"\xff")
+    own = make_backends(odd / "own", "python")
+    stub = odd / "stubs" / MINOR / "triton_python_backend_stub"
+    stub.parent.mkdir(parents=True)
+    stub.write_text("#!/bin/sh\necho $LD_LIBRARY_PATH $1; exit\nnumpy._core")
+    stub.chmod(0o700)
+    (odd / "site").mkdir()
+    monkeypatch.setattr(_python_backend, "_find_libpython", lambda: odd / "libpython")
+    monkeypatch.setattr(sys, "path", [str(odd / "site")])
+    monkeypatch.setattr(sys, "_base_executable", str(odd / "bin" / "python"), raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    library = make_library(tmp_path, own, odd / "stubs")
+    python = _library.assemble_backends(odd / "made", library) / "python"
+    script = python / "triton_python_backend_stub"
+    done = subprocess.run([script, "given"], env={"PATH": "/bin"}, capture_output=True, check=True)
+    home = python / ".home"
+    assert done.stdout == os.fsencode(home / "lib") + b" given\n"
+    configuration = (home / "pyvenv.cfg").read_bytes()
+    assert configuration.splitlines()[0] == b"home = " + os.fsencode(odd / "bin")
+    (module,) = home.rglob("tritonffi_paths.py")
+    code = "import sys; sys.path = []; exec(open(sys.argv[1]).read()); print(ascii(sys.path))"
+    plain = [sys.executable, "-I", "-X", "utf8=1", "-c", code, module]
+    done = subprocess.run(plain, capture_output=True, check=True)
+    expected = os.fsencode(odd / "site").decode("utf-8", "surrogateescape")
+    assert done.stdout.decode() == f"{[expected]!a}\n"
+
+
 def test_a_users_python_backend_is_taken_as_it_is(tmp_path: Path) -> None:
     """Our stub is not mixed into a backend that is not the library's."""
     own = make_backends(tmp_path / "own", "python")

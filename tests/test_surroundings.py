@@ -74,14 +74,23 @@ def test_the_interpreters_flags(run, flags):
         None,  # no HOME, no language, no user
         {"LC_ALL": "C", "HOME": "/nonexistent"},
         {"TMPDIR": "/nonexistent", "XDG_DATA_HOME": "/proc"},
+        {"TMPDIR": "t m\udcff", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
         {"LD_LIBRARY_PATH": "junk", "PYTHONHASHSEED": "1"},
         {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "85"},
     ],
-    ids=["empty", "no home", "no temporary folder", "wrong libraries", "strict malloc"],
+    ids=[
+        "empty",
+        "no home",
+        "no temporary folder",
+        "an odd temporary folder",
+        "wrong libraries",
+        "strict malloc",
+    ],
 )
 def test_the_environment(run, tmp_path, env):
     """Also one in which other libraries have the names of Triton's neighbours."""
     (tmp_path / "junk").mkdir()
+    (tmp_path / "t m\udcff").mkdir()
     for name in ("libtritonserver.so", "libdcgm.so.4", "libb64.so.0"):
         (tmp_path / "junk" / name).write_text("no library")
     run(env=env)

@@ -135,38 +135,50 @@ def link(folder: Path, backend: Path, python: PythonBackend) -> None:
     if python.libpython is not None:
         (home / "lib" / _LIBPYTHON).symlink_to(python.libpython)
     # A virtual environment of its own: the stub takes the first python3 on PATH for its home.
-    executable = Path(getattr(sys, "_base_executable", None) or sys.executable)
+    base = _executable("_base_executable")
     (home / "bin").mkdir()
-    for name in ("python", "python3"):
-        (home / "bin" / name).symlink_to(executable)
-    (home / "pyvenv.cfg").write_text(
-        f"home = {executable.parent}\ninclude-system-site-packages = false\n", encoding="utf-8"
-    )
+    for name in ("python", "python3"):  # a program that is there, though no Python
+        (home / "bin" / name).symlink_to(base if base.exists() else python.stub)
+    _write(home / "pyvenv.cfg", f"home = {base.parent}\ninclude-system-site-packages = false\n")
     packages = home / "lib" / f"python{_MINOR}" / "site-packages"
     packages.mkdir(parents=True)
     # A line of a .pth file that begins with import is run at the start.
-    (packages / "tritonffi_paths.pth").write_text("import tritonffi_paths\n", encoding="ascii")
-    (packages / "tritonffi_paths.py").write_text(
-        _PATHS.format(paths=list(_paths(python.packages))), encoding="utf-8"
-    )
+    _write(packages / "tritonffi_paths.pth", "import tritonffi_paths\n")
+    paths = [os.fsencode(path) for path in _paths(python.packages)]
+    _write(packages / "tritonffi_paths.py", _PATHS.format(paths=paths))
     stub = folder / STUB
-    stub.write_text(
+    _write(
+        stub,
         _SCRIPT.format(
             conda=shlex.quote(os.environ.get("CONDA_PREFIX", "")),
-            path=shlex.quote(f"{home / 'bin'}:{Path(sys.executable).parent}"),
+            path=shlex.quote(f"{home / 'bin'}:{_executable('executable').parent}"),
             lib=shlex.quote(str(home / "lib")),
             stub=shlex.quote(str(python.stub)),
         ),
-        encoding="utf-8",
     )
     stub.chmod(0o700)
 
 
+def _write(path: Path, text: str) -> None:
+    """Write a text with names of files, which are any bytes."""
+    path.write_bytes(os.fsencode(text))
+
+
+def _executable(name: str) -> Path:
+    """Return what `sys` has by a name; of an embedded Python, where its program is or would be.
+
+    From there the stub finds the standard library.
+    """
+    found = getattr(sys, name, None) or sys.executable
+    return Path(found) if found else Path(sys.base_prefix, "bin", f"python{_MINOR}")
+
+
 _PATHS: Final = """\
+import os
 import site
 import sys
 
-for path in {paths!r}:
+for path in map(os.fsdecode, {paths!r}):
     if path.endswith("-packages"):
         site.addsitedir(path)  # with what is installed there in editable mode
     elif path not in sys.path:
