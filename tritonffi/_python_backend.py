@@ -22,6 +22,7 @@ import shlex
 import signal
 import sys
 import sysconfig
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,11 @@ _LIBPYTHON: Final = f"libpython{sys.version_info.major}.{sys.version_info.minor}
 _MINOR: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 # What Triton says of a backend that is not there.
 _MISSING: Final = "unable to find .*(backend 'python'|libtriton_python)"
+_ENDED: Final = "a process of Triton's python backend has ended before"
 _NEW_NUMPY = 2
+# What the kernel keeps of a program's name, and its flag of a process that has not become one.
+_COMM: Final = os.fsencode(STUB[:15])
+_NO_EXEC: Final = 0x40
 #: How long a stub is dead and not waited for, before that is taken to be for ever: Triton looks
 #: once a second where it looks at all.
 PATIENCE_S: Final = 3.0
@@ -118,7 +123,7 @@ def hint(library: Path, stubs: Path | None, message: str) -> str | None:
     """
     if stubs is not None and "Exit timeout expired" in message and is_lost():
         return LOST
-    if stubs is None or not re.search(_MISSING, message):
+    if stubs is None or not re.search(f"{_MISSING}|{_ENDED}", message):
         return None
     problem = examine(library, stubs).problem
     return None if problem is None else f"The python backend cannot run here: {problem}"
@@ -328,9 +333,9 @@ class StubWatch:
         if self.has_lost():
             context = f"model {self._model!r}: " if self._model else ""
             raise InternalError(
-                f"{context}a process of Triton's python backend has ended before it had said what "
-                "its model takes and gives, and Triton waits for it for ever. Its last words are "
-                "on stderr; with strict_model_config=True, Triton itself sees such an end"
+                f"{context}{_ENDED} it had said what its model takes and gives, and Triton waits "
+                "for it for ever. Its last words are on stderr; with strict_model_config=True, "
+                "Triton itself sees such an end"
             )
 
     def has_lost(self) -> bool:
@@ -366,12 +371,32 @@ def _stubs() -> Iterator[tuple[str, str]]:
     """List our stub processes, those too that are dead and not waited for, with their states."""
     if not _own_shm():
         return  # the usual case, in which there is nothing to look for
-    own = str(os.getpid())
+    own = os.fsencode(str(os.getpid()))
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # processes come and go
-                head, _, rest = Path(entry.path, "stat").read_text().rpartition(")")
-                name = head.partition("(")[2]  # the kernel keeps 15 characters of it
-                state, parent = rest.split()[:2]
-                if parent == own and name and STUB.startswith(name):
-                    yield entry.name, state
+                head, _, rest = Path(entry.path, "stat").read_bytes().rpartition(b")")
+                name = head.partition(b"(")[2]
+                state, parent, *_, flags = rest.split()[:7]
+                # Dead before it came to be one: in Triton's shell, or on the way there.
+                is_none_yet = name == b"bash" or int(flags) & _NO_EXEC
+                if parent == own and (
+                    name == _COMM or (state == b"Z" and is_none_yet and _is_of_triton(entry.name))
+                ):
+                    yield entry.name, state.decode()
+
+
+def _is_of_triton(pid: str) -> bool:
+    """Say whether a child was made by a thread that is none of Python's: others leave dead ones.
+
+    Where the kernel does not tell, it was not.
+    """
+    # Not by `threading.enumerate`, which takes a lock: a signal handler may have come upon it.
+    threads = list(threading._active.values())  # type: ignore[attr-defined]  # noqa: SLF001
+    ours = {str(os.getpid()), *(str(thread.native_id) for thread in threads)}
+    for task in Path("/proc/self/task").iterdir():
+        if task.name not in ours:
+            with contextlib.suppress(OSError):
+                if pid in (task / "children").read_text(encoding="ascii").split():
+                    return True
+    return False
