@@ -28,6 +28,7 @@ from tritonffi.__main__ import main
 
 MINOR = f"3.{sys.version_info.minor}"
 SHM = Path("/dev/shm")
+PLAIN = [sys.executable, "-W", "error", "-c"]
 
 CONFIG = """
 backend: "python"
@@ -174,7 +175,7 @@ def test_an_idle_stub_may_be_killed(runs, tmp_path):
     assert segments() == []
 
 
-def run(body, *arguments, code=0):
+def run(body, *arguments, code=0, command=()):
     """Run a script in a process of its own, and return what it printed."""
     head = """
         import os, pathlib, signal, sys, time
@@ -194,7 +195,7 @@ def run(body, *arguments, code=0):
     script = textwrap.dedent(head) + textwrap.dedent(body)
     with tempfile.TemporaryFile("w+") as output:  # a pipe would stay open as long as a stub lives
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", script, _fetch.default_directory(), *arguments],
+            [*command, *PLAIN, script, _fetch.default_directory(), *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             timeout=60,
@@ -320,6 +321,7 @@ def make_stubs(folder, content=b"", version=MINOR):
     """A folder of stubs with one in it."""
     (folder / version).mkdir(parents=True)
     (folder / version / backend.STUB).write_bytes(content)
+    (folder / version / backend.STUB).chmod(0o700)
     return folder
 
 

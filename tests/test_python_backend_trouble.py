@@ -3,8 +3,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
-from test_python_backend import run, runs, segments, write
+from test_python_backend import make_stubs, run, runs, segments, write
+
+from tritonffi import _leftovers
+from tritonffi import _python_backend as backend
 
 __all__ = ["runs"]  # a fixture: it is used by its name
 
@@ -132,8 +141,9 @@ def test_a_stub_that_dies_with_a_lock_takes_a_model_and_not_the_process(runs, tm
 
         class Handler(logging.Handler):
             def emit(self, record):
-                print(record.levelname, record.getMessage())
-                told.set()
+                if "with the lock" in record.getMessage():
+                    print(record.levelname, record.getMessage())
+                    told.set()
 
         logging.getLogger("tritonffi").addHandler(Handler())
         server = Server(sys.argv[2])
@@ -157,3 +167,177 @@ def test_a_stub_that_dies_with_a_lock_takes_a_model_and_not_the_process(runs, tm
     assert log.startswith("ERROR a process of the python backend has died with the lock of the ")
     assert (done, again) == ("False", "[4.0]")
     assert "model 'add'" in close
+
+
+SERVE = """
+    import glob, pathlib, tempfile
+    from tritonffi import _leftovers
+    made = []
+    make = _leftovers.make_folder
+    _leftovers.make_folder = lambda folder: made.append(folder) or make(folder)
+    tempfile.tempdir = sys.argv[3]
+    with Server(sys.argv[2]) as server:
+        print(server.model("add").infer({"IN": [1.0]})["OUT"].tolist())
+        model = pathlib.Path(sys.argv[2], "add")
+        files = {"1/model.py": (model / "1" / "model.py").read_bytes()}
+        config = {"backend": "python"}
+        for kind in ("input", "output"):
+            name = {"input": "IN", "output": "OUT"}[kind]
+            config[kind] = [{"name": name, "data_type": "TYPE_FP32", "dims": [-1]}]
+        given = server.load("given", config, files=files)
+        print(given.infer({"IN": [2.0]})["OUT"].tolist())
+    print(ascii(made[0].parent), [path for path in made if os.path.exists(path)])
+"""
+
+
+def elsewhere():
+    """Where temporary files go when stubs cannot be started from the usual place."""
+    return next(p for p in _leftovers._ELSEWHERE if _leftovers.trouble(Path(p)) is None)
+
+
+@pytest.mark.parametrize(
+    "name", [b"plain", b"with space", b"'", b'"', b"a$HOME;b", b"a:b", "möwe".encode(), b"\xff"]
+)
+def test_the_temporary_folder_has_any_name(runs, tmp_path, name):
+    """Triton writes it into a command as it is; so one that is not plain is none for its stubs."""
+    write(tmp_path / "models", "add", "FP32", "return value + 1")
+    temporary = tmp_path / os.fsdecode(name)
+    temporary.mkdir()
+    place = temporary if name == b"plain" else elsewhere()
+    assert run(SERVE, tmp_path / "models", temporary) == [
+        "[2.0]",
+        "[3.0]",
+        f"PosixPath('{place}') []",
+    ]
+    assert list(temporary.iterdir()) == []
+
+
+def test_no_program_can_be_run_out_of_the_temporary_folder(runs, tmp_path):
+    """It is mounted like that on hardened machines; there are others."""
+    write(tmp_path / "models", "add", "FP32", "return value + 1")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    mount = f"mount -t tmpfs -o noexec tmpfs {mounted}"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+    lines = run(SERVE, tmp_path / "models", mounted, command=command)
+    assert lines == ["[2.0]", "[3.0]", f"PosixPath('{elsewhere()}') []"]
+
+
+def test_where_no_stub_can_be_started_is_a_problem_with_a_way_out(tmp_path, monkeypatch):
+    """Triton would wait for it for ever."""
+    stubs = make_stubs(tmp_path / "stubs")
+    stub = backend.examine(tmp_path / "lib.so", stubs).stub
+
+    def problem():
+        return backend.examine(tmp_path / "lib.so", stubs).problem or ""
+
+    assert "start" not in problem()
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "")
+        assert problem() == "Triton starts its stub with bash, which is not on PATH"
+    stub.chmod(0o600)
+    assert problem().startswith("its stub cannot be executed, by its mode or on a noexec mount: /")
+    stub.chmod(0o700)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    assert problem() == (
+        f"its stub cannot be started from {tempfile.gettempdir()}, where temporary files go (it is "
+        "mounted noexec): set TMPDIR to a folder of a plain name, out of which programs can be run"
+    )
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "\udcff "))
+    assert f"from {tmp_path}/\\xff , where temporary files go (Triton's shell" in problem()
+    assert _leftovers.find_place() == tmp_path / "\udcff "
+
+
+@pytest.mark.parametrize("how", ["none", "broken", "start"])
+def test_a_stub_that_never_came_to_be_ends_the_waiting(runs, tmp_path, how):
+    """Without a shell, or with one that fails, Triton would wait for ever."""
+    write(tmp_path / "models", "add", "FP32", "return value + 1")
+    shell = tmp_path / "bash"
+    shell.write_text("#!/bin/sh\nexit 3\n")
+    shell.chmod(0o700)
+    body = """
+        models, path, how = sys.argv[2:]
+        if how == "start":
+            os.environ["PATH"] = path
+            print(message(lambda: Server(models)))
+            sys.exit()
+        server = Server(models, startup_models=[])
+        os.environ["PATH"] = "" if how == "none" else path
+        print(message(lambda: server.load("add")))
+        server.close()
+        print(server.closed)
+    """
+    lines = run(body, tmp_path / "models", tmp_path, how)
+    (told,) = (line for line in lines if "a process of" in line)
+    assert how == "start" or lines[-1] == "True"
+    name = "" if how == "start" else "model 'add': "
+    assert f"{name}a process of Triton's python backend has ended before it had said" in told
+    hint = " | The python backend cannot run here: Triton starts its stub with bash, which is not "
+    assert (hint + "on PATH" in told) == (how == "none")
+
+
+def test_the_user_s_own_children_are_no_stubs(runs, tmp_path):
+    """Nobody waits for those that are dead, of a likely name or none; a load minds only its own."""
+    write(tmp_path / "models", "add", "FP32", "return value + 1")
+    odd = tmp_path / os.fsdecode(b"\xff) S 1")
+    odd.symlink_to("/bin/sleep")
+    body = """
+        import subprocess, threading, warnings
+        from tritonffi import _python_backend as backend
+        warnings.simplefilter("ignore")  # of newer Pythons, about forks beside threads
+        children = []
+        done, stop = threading.Barrier(2), threading.Event()
+
+        def leave():
+            for command in (["bash", "-c", "exit 3"], ["sh", "-c", "exit 3"], ["tr", "a", "b"]):
+                children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+                os.waitid(os.P_PID, children[-1].pid, os.WEXITED | os.WNOWAIT)
+            forked = os.fork()
+            if not forked:
+                os._exit(0)
+            os.waitid(os.P_PID, forked, os.WEXITED | os.WNOWAIT)
+
+        def stay():
+            leave()
+            done.wait()
+            stop.wait()
+
+        def serve(server):
+            print(server.load("add").infer({"IN": [1.0]})["OUT"].tolist())
+            print({state == "Z" for _, state in backend._stubs()})
+
+        sleeps = subprocess.Popen([sys.argv[3], "600"])
+        with Server(sys.argv[2]) as server:
+            watch = backend.StubWatch(["add"])
+            leave()
+            for target in (leave, stay):
+                thread = threading.Thread(target=target)
+                thread.start()
+                done.wait() if target is stay else thread.join()
+            serve(server)
+            server.unload("add")
+            print(watch._lost())
+            serve(server)
+            backend.end_stubs()
+            print(sleeps.poll(), len(children))
+            stop.set()
+            sleeps.kill()
+            for child in [*children, sleeps]:
+                child.wait()
+    """
+    served = ["[2.0]", "{False}"]
+    assert run(body, tmp_path / "models", odd) == [*served, "None", *served, "None 9"]
+
+
+def test_an_embedded_python_need_not_name_its_program(runs, tmp_path):
+    """Then it is where the standard library says."""
+    write(tmp_path, "add", "FP32", "return value + 1")
+    body = """
+        for name in (None, ""):
+            sys.executable = sys._base_executable = name
+            with Server(sys.argv[2]) as server:
+                print(server.model("add").infer({"IN": [1.0]})["OUT"].tolist())
+    """
+    assert run(body, tmp_path) == ["[2.0]", "[2.0]"]

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 _PROC = Path("/proc")
+# What means nothing to a shell, nor in a list of folders such as PATH; and the stub's Python, which
+# has no locale, cannot import from what is not ASCII.
+_PLAIN: Final = rb"[\w@%+=,./-]+"
+# Last the one that is memory.
+_ELSEWHERE: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (mkdtemp makes the folder there)
 
 
 def prefix() -> str:
@@ -46,9 +52,40 @@ def of_the_dead(folder: Path) -> Iterator[Path]:
             yield path
 
 
+def trouble(place: Path) -> str | None:
+    """Say why Triton's python backend cannot run out of folders in a place; None: it can."""
+    if not re.fullmatch(_PLAIN, os.fsencode(place)):
+        return "Triton's shell, or Python in the stub, does not understand its name"
+    try:
+        is_barred = bool(os.statvfs(place).f_flag & os.ST_NOEXEC)
+    except OSError as error:
+        return str(error.strerror)
+    return "it is mounted noexec" if is_barred else None
+
+
+def find_place() -> Path:
+    """Return where folders for temporary files are made.
+
+    That is the usual place, unless the python backend cannot run there and can elsewhere.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    usual = Path(tempfile.gettempdir())
+    if trouble(usual) is not None:
+        for place in map(Path, _ELSEWHERE):
+            if trouble(place) is None and os.access(place, os.W_OK | os.X_OK):
+                return place
+    return usual
+
+
 def new_folder() -> Path:
-    """Return a name for a private folder, which nobody can foretell."""
-    return Path(tempfile.gettempdir(), prefix() + os.urandom(8).hex())
+    """Return a name for a private folder, which nobody can foretell.
+
+    Raises:
+        FileNotFoundError: There is no place for one.
+    """
+    return Path(find_place(), prefix() + os.urandom(8).hex())
 
 
 def make_folder(folder: Path) -> None:

@@ -19,6 +19,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import sysconfig
@@ -85,6 +86,9 @@ def examine(library: Path, stubs: Path) -> PythonBackend:
     if not stub.is_file():
         have = ", ".join(sorted((p.name for p in stubs.iterdir()), key=_as_version))
         return PythonBackend(stub, problem=f"it has no stub for Python {_MINOR}: use one of {have}")
+    problem = _start_problem(stub)
+    if problem is not None:
+        return PythonBackend(stub, problem=problem)
     content = stub.read_bytes()
     libpython = packages = None
     if not _is_bundled(content, library.parent):
@@ -101,6 +105,31 @@ def examine(library: Path, stubs: Path) -> PythonBackend:
         if packages is None:
             return PythonBackend(stub, libpython, problem=_numpy_problem())
     return PythonBackend(stub, libpython, packages)
+
+
+def _start_problem(stub: Path) -> str | None:
+    """Say why no stub could be started: Triton would wait for it for ever."""
+    for shell in ("bash", "/bin/sh"):
+        if shutil.which(shell) is None:
+            where = "not there" if "/" in shell else "not on PATH"
+            return f"Triton starts its stub with {shell}, which is {where}"
+    if not os.access(stub, os.X_OK):
+        return f"its stub cannot be executed, by its mode or on a noexec mount: {_shown(stub)}"
+    try:
+        place = _leftovers.find_place()
+    except FileNotFoundError as error:
+        return str(error.strerror)
+    trouble = _leftovers.trouble(place)
+    if trouble is None:
+        return None
+    return (
+        f"its stub cannot be started from {_shown(place)}, where temporary files go ({trouble}): "
+        "set TMPDIR to a folder of a plain name, out of which programs can be run"
+    )
+
+
+def _shown(path: Path) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _numpy_problem() -> str:
