@@ -341,6 +341,57 @@ def test_bfloat16_comes_over_dlpack(server, versioned):
     assert out.tobytes() == value.tobytes()
 
 
+class Broken(Lender):
+    """An array over DLPack whose tensor is changed before it is given away."""
+
+    def __init__(self, memory, change, **keywords):
+        """Lend `memory` after `change` was called with the tensor."""
+        super().__init__(memory, **keywords)
+        self.change = change
+
+    def __dlpack__(self, **keywords):
+        """Lend it, changed."""
+        capsule = super().__dlpack__(**keywords)
+        is_valid, pointer, _ = _lent._capsules()
+        name = b"dltensor_versioned" if is_valid(capsule, b"dltensor_versioned") else b"dltensor"
+        ctype = "tffi_dlpack_versioned *" if name.endswith(b"versioned") else "tffi_dlpack *"
+        self.change(ffi.cast(ctype, pointer(capsule, name)).tensor)
+        return capsule
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error", "message"),
+    [
+        ("data", ffi.NULL, InvalidArgumentError, "has no memory for its 8 bytes: it was freed"),
+        ("shape", ffi.NULL, TypeError, "is broken: it has no shape"),
+        ("ndim", -1, TypeError, "is broken: it has no shape"),
+    ],
+)
+def test_dlpack_tensors_that_are_none_are_refused(echo, field, value, error, message):
+    """As one whose storage was freed; as an input and as memory for an output."""
+    pinned = {"device": (3, 0)}  # others numpy reads by itself
+
+    def broken(**keywords):
+        return Broken(np.float32([1, 2]), lambda tensor: setattr(tensor, field, value), **keywords)
+
+    with pytest.raises(error, match=f"input 'INPUT0': this Broken {message}|Broken {message}"):
+        echo.infer({"INPUT0": broken(**pinned)})
+    with pytest.raises(error, match=f"output 'OUTPUT0': out.*Broken {message}"):
+        echo.infer({"INPUT0": np.float32([1, 2])}, out={"OUTPUT0": broken()})
+
+
+def test_a_negative_size_is_refused(echo):
+    """And a device that cannot be said."""
+
+    def turn(tensor):
+        tensor.shape[0] = -2
+
+    with pytest.raises(InvalidArgumentError, match=r"has the shape \[-2\], with a negative size"):
+        echo.infer({"INPUT0": Broken(np.float32([1, 2]), turn, device=(3, 0))})
+    with pytest.raises(TypeError, match="'INPUT0': this Lender does not say where it is"):
+        echo.infer({"INPUT0": Lender(np.float32([1, 2]), device=((), 0))})
+
+
 def test_memory_of_a_gpu_goes_to_triton_as_such(echo, driver):
     """The backend of the tests refuses it, which is how we know that it came to be seen."""
     lender = Lender(np.float32([1, 2]), device=(2, 1))

@@ -393,6 +393,26 @@ def test_a_failing_filter_stops_nothing(server, records, monkeypatch):
         LOGGER.removeFilter(fail)
 
 
+def test_a_handler_that_exits_does_not_end_the_thread(server, records, monkeypatch):
+    """It is the thread of others' lines too."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+
+    class Exits(logging.Handler):
+        def emit(self, record):
+            if record.getMessage() == "last words":
+                raise SystemExit
+
+    exits = Exits()
+    LOGGER.addHandler(exits)
+    try:
+        raw("last words")
+        records.wait("last words")
+        raw("and yet more")
+        records.wait("and yet more")
+    finally:
+        LOGGER.removeHandler(exits)
+
+
 def test_a_table_keeps_to_the_line_before(settings, records):
     """Triton's tables have several lines, of which only the first has a level."""
     text = (

@@ -207,6 +207,30 @@ def test_a_reload_starts_from_nothing(own):
     assert after - before == after
 
 
+def test_a_reload_is_seen_in_any_count_that_fell():
+    """More was counted in all since then, but of one batch size, or one response, less."""
+    once, twice = StatisticDuration(1, 10), StatisticDuration(2, 20)
+    batches = {
+        1: BatchStatistics(1, compute_infer=twice),
+        8: BatchStatistics(8, compute_infer=once),
+    }
+    before = ModelStatistics("m", 1, inference_count=10, success=twice, batches=batches)
+    pairs = [
+        (before, {"batches": {8: BatchStatistics(8, compute_infer=twice)}}),
+        (before, {"batches": {**batches, 1: BatchStatistics(1, compute_infer=once)}}),
+        (dataclasses.replace(before, queue=StatisticDuration(2, 21)), {"queue": twice}),
+        (dataclasses.replace(before, cache_hit=once), {}),
+        (dataclasses.replace(before, responses={3: ResponseStatistics(fail=once)}), {}),
+        (dataclasses.replace(before, execution_count=3), {}),
+    ]
+    for then, changed in pairs:
+        after = dataclasses.replace(before, inference_count=99, success=twice, **changed)
+        assert after - then == after
+    later = dataclasses.replace(before, inference_count=99)
+    assert (later - before).inference_count == 89
+    assert (later - before).batches == {}
+
+
 def test_an_ensemble_and_its_parts_count_apart(server):
     """The ensemble once, the model of its steps once for each step."""
     before = server.statistics()
@@ -226,7 +250,7 @@ def test_responses_of_decoupled_models_count_by_number(own_stream):
 
     def run(**parameters):
         inference = own_stream.submit(
-            {"INPUT0": [1]}, parameters={"response_ns": str(ns), **parameters}
+            {"INPUT0": [1]}, parameters={"response_ns": str(ns)} | parameters
         )
         assert inference.wait(30)
 
@@ -244,12 +268,13 @@ def test_responses_of_decoupled_models_count_by_number(own_stream):
     assert responses[0].success.seconds == (ns + 2) / 1e9
 
     before = own_stream.statistics()
-    run(count=1, error_at=0)
-    run(count=1, error_at=0, error_code="CANCELLED")
+    less = {"response_ns": "1000"}  # the sum of all keeps to 64 bits
+    run(count=1, error_at=0, **less)
+    run(count=1, error_at=0, error_code="CANCELLED", **less)
     between = own_stream.statistics() - before
     assert list(between.responses) == [0]
     assert between.responses[0].fail.count == 1
-    assert between.responses[0].cancel == StatisticDuration(1, ns + 2)
+    assert between.responses[0].cancel == StatisticDuration(1, 1002)
     assert between.responses[0].success == StatisticDuration()
 
 

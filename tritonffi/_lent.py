@@ -79,7 +79,10 @@ def is_elsewhere(value: object) -> bool:
     """Return whether a value is an array outside of plain CPU memory, which numpy cannot read."""
     device = getattr(value, "__dlpack_device__", None)
     if device is not None and hasattr(value, "__dlpack__"):
-        return int(device()[0]) != _CPU
+        try:
+            return int(device()[0]) != _CPU
+        except Exception:  # noqa: BLE001 (`borrow` tells it)
+            return True
     return hasattr(value, "__cuda_array_interface__")
 
 
@@ -134,13 +137,17 @@ def _from_dlpack(value: _DLPack, what: str) -> Lent:
             f"{what}: this {kind} holds elements of DLPack type {code} with {bits} bits times "
             f"{lanes}, which Triton does not have"
         )
+    if tensor.ndim < 0 or (tensor.ndim > 0 and not tensor.shape):
+        raise TypeError(f"{what}: the DLPack tensor of this {kind} is broken: it has no shape")
     shape = tuple(ffi.unpack(tensor.shape, tensor.ndim)) if tensor.ndim else ()
+    byte_size = math.prod(shape) * bits // 8
+    _check_memory(shape, byte_size, tensor.data, f"{what}: this {kind}")
     if tensor.strides:
         strides = tuple(ffi.unpack(tensor.strides, tensor.ndim)) if tensor.ndim else ()
         _check_order(shape, strides, 1, f"{what}: this {kind}")
     return Lent(
         data=_keeping(owner, ffi.cast("char *", tensor.data) + tensor.byte_offset),
-        byte_size=math.prod(shape) * bits // 8,
+        byte_size=byte_size,
         shape=shape,
         datatype=_BY_CODE[code, bits],
         memory_type=memory_type,
@@ -155,6 +162,7 @@ def _from_cuda_array_interface(value: object, what: str) -> Lent:
     try:
         shape = tuple(int(size) for size in interface["shape"])
         address, is_read_only = interface["data"]
+        pointer = ffi.cast("char *", int(address))
         dtype = np.dtype(interface["typestr"])
     except (KeyError, TypeError, ValueError) as error:
         raise TypeError(
@@ -168,6 +176,7 @@ def _from_cuda_array_interface(value: object, what: str) -> Lent:
     if strides is not None:
         _check_order(shape, strides, dtype.itemsize, f"{what}: this {kind}")
     byte_size = math.prod(shape) * dtype.itemsize
+    _check_memory(shape, byte_size, pointer, f"{what}: this {kind}")
     device_id = 0
     if byte_size > 0:
         device_id = _cuda.device_of(int(address))
@@ -175,7 +184,7 @@ def _from_cuda_array_interface(value: object, what: str) -> Lent:
         if stream is not None:
             _cuda.synchronize(device_id, int(stream))
     return Lent(
-        data=_keeping(value, ffi.cast("char *", int(address))),
+        data=_keeping(value, pointer),
         byte_size=byte_size,
         shape=shape,
         datatype=_BY_STORAGE[dtype],
@@ -200,6 +209,14 @@ class _Nothing:
 def _keeping(owner: object, data: CData) -> CData:
     """Return a pointer that keeps `owner` for as long as it lives itself."""
     return ffi.gc(data, _Nothing(owner))
+
+
+def _check_memory(shape: Sequence[int], byte_size: int, data: CData, whose: str) -> None:
+    """Refuse sizes that are none, and what has a size and no memory, as one that was freed."""
+    if any(size < 0 for size in shape):
+        raise InvalidArgumentError(f"{whose} has the shape {list(shape)}, with a negative size")
+    if byte_size > 0 and not data:
+        raise InvalidArgumentError(f"{whose} has no memory for its {byte_size} bytes: it was freed")
 
 
 def _check_order(shape: Sequence[int], strides: Sequence[int], size: int, whose: str) -> None:

@@ -284,17 +284,28 @@ class LogCapture:
             end, inotify = owned.pop()
         except IndexError:
             return  # who has started it was interrupted
-        poll = select.poll()
-        poll.register(end, select.POLLIN)
-        if inotify >= 0:
-            poll.register(inotify, select.POLLIN)
-        ready: list[int] = []
-        while end not in ready:
+        try:
+            poll = select.poll()
+            poll.register(end, select.POLLIN)
+            if inotify >= 0:
+                poll.register(inotify, select.POLLIN)
+            ready: list[int] = []
+            while end not in ready:
+                self._forward_all()
+                limit = None if inotify >= 0 else _LOOK_MS
+                ready = [descriptor for descriptor, _ in poll.poll(limit)]
+                if inotify in ready:
+                    os.read(inotify, 1 << 16)
+        finally:
+            self._close(end, inotify)
+
+    def _forward_all(self) -> None:
+        """Forward what is there; a handler that exits does not take this thread along."""
+        try:
             self.forward()
-            ready = [descriptor for descriptor, _ in poll.poll(None if inotify >= 0 else _LOOK_MS)]
-            if inotify in ready:
-                os.read(inotify, 1 << 16)
-        self._close(end, inotify)
+        except BaseException:  # noqa: BLE001 (SystemExit, above all)
+            if logging.raiseExceptions:
+                traceback.print_exc()
 
     def _close(self, *descriptors: int) -> None:
         with self._lock:

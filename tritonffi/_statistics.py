@@ -6,8 +6,8 @@ Two readings can be subtracted: what is left is what happened in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._errors import InvalidArgumentError
@@ -228,15 +228,42 @@ class ModelStatistics:
         )
 
     def _fell_below(self, before: ModelStatistics) -> bool:
-        """Whether counts became smaller, which only a load can do."""
-        pairs = [
-            (self.inference_count, before.inference_count),
-            (self.execution_count, before.execution_count),
-            (self.success.count, before.success.count),
-            (self.success.ns, before.success.ns),
-            (self.fail.count, before.fail.count),
-        ]
-        return any(now < then for now, then in pairs)
+        """Whether any count became smaller, which only a load can do."""
+        now = dict(_counts(self))
+        return any(now.get(place, 0) < then for place, then in _counts(before))
+
+
+def _counts(value: object, *place: object) -> Iterator[tuple[tuple[object, ...], int]]:
+    """Yield all that only grows in a reading, each with where it stands there."""
+    parts: Iterable[tuple[object, object]] = ()
+    if isinstance(value, ModelStatistics):
+        yield ("inference_count",), value.inference_count
+        yield ("execution_count",), value.execution_count
+        parts = ((name, getattr(value, name)) for name in _GROWING)
+    elif isinstance(value, StatisticDuration):
+        yield (*place, "count"), value.count
+        yield (*place, "ns"), value.ns
+    elif isinstance(value, Mapping):
+        parts = value.items()
+    else:
+        parts = ((part.name, getattr(value, part.name)) for part in fields(value))  # type: ignore[arg-type]
+    for name, part in parts:
+        if not isinstance(part, int):
+            yield from _counts(part, *place, name)
+
+
+_GROWING = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+    "batches",
+    "responses",
+)
 
 
 class ServerStatistics(Mapping[str, ModelStatistics]):
