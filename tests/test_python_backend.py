@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -265,6 +266,31 @@ def test_shared_memory_of_a_killed_process_is_removed(runs, tmp_path):
     assert segments(pid)
     with Server():
         assert segments(pid) == []
+
+
+def test_stubs_of_a_killed_process_are_ended(runs, tmp_path):
+    """One that is in the midst of its import would not notice; by the next server that starts."""
+    write(tmp_path / "models", "slow", "FP32", "return value")
+    told = tmp_path / "told"
+    slow = tmp_path / "models" / "slow" / "1" / "model.py"
+    tell = f"os.getpid()), open({str(told)!r}, 'w').write(str(os.getpid())), time.sleep(600"
+    slow.write_text(f"import os, time; ({tell})\n")
+    body = """
+        told = pathlib.Path(sys.argv[3])
+        server = Server(sys.argv[2], startup_models=[])
+        print(message(lambda: server.load("slow", timeout=1)))
+        while not (told.exists() and told.read_text()):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert len(run(body, tmp_path / "models", told, code=-signal.SIGKILL)) <= 1
+    orphan = Path("/proc", told.read_text(), "cmdline")
+    assert b"tritonffi-" in orphan.read_bytes()
+    with Server():
+        until = time.monotonic() + 30
+        while orphan.exists() and orphan.read_bytes() and time.monotonic() < until:
+            os.sched_yield()
+        assert not orphan.exists() or orphan.read_bytes() == b""  # or a zombie of the system's
 
 
 @pytest.mark.parametrize("how", ["load", "reload", "ensemble", "start"])

@@ -291,9 +291,27 @@ def remove_shm(*, own: bool) -> None:
         own: Also that of this process: it has no server any more.
     """
     with contextlib.suppress(OSError):
-        for path in [*_leftovers.of_the_dead(_SHM), *(_own_shm() if own else ())]:
+        dead = list(_leftovers.of_the_dead(_SHM))
+        if dead:
+            _end_orphans({os.fsencode(path.name) for path in dead})
+        for path in [*dead, *(_own_shm() if own else ())]:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _end_orphans(segments: Collection[bytes]) -> None:
+    """Kill stubs that outlived their process: one that loads its model does not look for that.
+
+    Args:
+        segments: Names of shared memory of processes that are no more.
+    """
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # also of what is not ours to look at
+                program, *arguments = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+                is_stub = program.endswith(os.fsencode(STUB))
+                if is_stub and any(word.lstrip(b"/") in segments for word in arguments):
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _own_shm() -> list[Path]:
