@@ -59,11 +59,11 @@ static char **copy_names(const tffi_function_spec *spec)
   return names;
 }
 
-tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token)
+void tffi_function_new(const tffi_function_spec *spec, uint64_t *token, tffi_function **place)
 {
   tffi_function *function = calloc(1, sizeof(*function));
   if (function == NULL) {
-    return NULL;
+    return;
   }
   pthread_mutex_init(&function->lock, NULL);
   function->references = 1;
@@ -86,7 +86,7 @@ tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token
   if (function->name == NULL || function->input_names == NULL || function->input_ranks == NULL ||
       function->queues == NULL) {
     destroy(function);
-    return NULL;
+    return;
   }
   for (uint32_t i = 0; i < spec->input_count; i++) {
     function->input_ranks[i] = spec->inputs[i].dim_count;
@@ -98,10 +98,10 @@ tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token
   *token = function->token;
   pthread_mutex_unlock(&registry.lock);
   tffi_count(&tffi_live.functions, 1);
-  return function;
+  *place = function;
 }
 
-void tffi_function_release(tffi_function *function)
+static void drop_reference(tffi_function *function)
 {
   if (function == NULL) {
     return;
@@ -119,6 +119,13 @@ void tffi_function_release(tffi_function *function)
     destroy(function);
     tffi_count(&tffi_live.functions, -1);
   }
+}
+
+void tffi_function_release(tffi_function **place)
+{
+  tffi_function *function = *place;
+  *place = NULL;
+  drop_reference(function);
 }
 
 /* The function of a token, with one more reference and counted as Triton's; NULL where none is open to new models. */
@@ -158,7 +165,7 @@ void tffi_function_leave(tffi_function *function)
   function->models--;
   wake_workers(function);
   pthread_mutex_unlock(&function->lock);
-  tffi_function_release(function);
+  drop_reference(function);
 }
 
 uint32_t tffi_function_assign_worker(tffi_function *function)

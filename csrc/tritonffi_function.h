@@ -73,10 +73,13 @@ typedef struct {
 
 void tffi_copies_read(tffi_copies *copies);
 
-/* Makes a function model. *token names it in the model config, as parameter "tritonffi.token". NULL: no memory. */
-tffi_function *tffi_function_new(const tffi_function_spec *spec, uint64_t *token);
-/* Drops the reference that tffi_function_new gave. */
-void tffi_function_release(tffi_function *function);
+/*
+ * Makes a function model, in *place. *token names it in the model config, as parameter "tritonffi.token". *place stays
+ * NULL where there is no memory.
+ */
+void tffi_function_new(const tffi_function_spec *spec, uint64_t *token, tffi_function **place);
+/* Drops the reference that tffi_function_new gave, once: *place is NULL then. */
+void tffi_function_release(tffi_function **place);
 
 /*
  * Triton's load has returned. Failures of its warm-up were answered as successes without outputs, because Triton

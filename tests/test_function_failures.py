@@ -29,8 +29,8 @@ from tritonffi import (
     TritonError,
     UnavailableError,
     UnsupportedError,
-    _lifecycle,
     _native,
+    _start,
 )
 
 WARM_UP = {
@@ -414,7 +414,7 @@ def test_a_copy_of_the_extension_refuses_to_be_the_backend(monkeypatch):
         shutil.copy(_native.__file__, backend)
         return folder
 
-    monkeypatch.setattr(_lifecycle, "assemble_backends", assemble)
+    monkeypatch.setattr(_start, "assemble_backends", assemble)
     with Server() as server:
         with pytest.raises(TritonError, match="a copy of it, or the file was replaced since"):
             server.load_function("function", identity, inputs={"x": FP32}, outputs={"y": FP32})

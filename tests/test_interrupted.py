@@ -7,19 +7,22 @@ lines of the package and calls the handler at one of them, as a signal at that m
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import opcode
 import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import _backend
 import pytest
 
 import tritonffi
-from tritonffi import InternalError, Server, TritonError, _inference
+from tritonffi import InternalError, Server, TritonError, _async_map, _asyncio, _inference
+from tritonffi._native import ffi, lib
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 ONES = {"INPUT0": [1.0]}
@@ -214,6 +217,91 @@ def test_a_handler_may_raise_at_any_step_of_a_start(tmp_path, monkeypatch):
         assert tritonffi._log.capture._watchers == watchers
         number = later(number)
     assert number > 40
+
+
+def alive_functions():
+    """How many callables C holds."""
+    counters = ffi.new("tffi_counters *")
+    lib.tffi_counters_read(counters)
+    return counters.functions
+
+
+@pytest.mark.parametrize("is_reload", [False, True])
+def test_a_handler_may_raise_at_any_step_of_a_callable_s_load(start, is_reload):
+    """It is loaded or it is not; the one before it serves as long as it is not."""
+    before = alive_functions()
+    server = start()
+    tensor = ("FP32", [-1])
+
+    def load(value):
+        server.load_function("f", lambda x: x + value, inputs={"x": tensor}, outputs={"y": tensor})
+
+    number = 1
+    came = True
+    while came:
+        if is_reload:
+            load(1)
+        came = cut_short(number, lambda: load(2))
+        for thread in threading.enumerate():
+            if thread.name.startswith("tritonffi: loading"):
+                thread.join(30)
+        if is_reload or not came:
+            assert server.model("f").infer({"x": [0.0]})["y"].item() in ((1, 2) if came else (2,))
+        number = later(number)
+    assert number > 40
+    assert server._lifecycle.failed_reloads == set()
+    server.close()
+    gc.collect()
+    assert alive_functions() == before
+
+
+@pytest.mark.parametrize("how", ["infer", "map"])
+def test_a_handler_that_raises_in_a_close_loses_no_task(start, gate, how):
+    """The next close wakes those who wait in the event loop of another thread."""
+    server = start()
+    model = server.model("one")
+    outcomes = []
+
+    async def infer():
+        await model.async_infer(ONES, parameters=HELD)
+
+    async def infer_each():
+        async for _ in model.async_map([ONES], parameters=HELD):
+            pass
+
+    async def run():
+        tasks = [{"infer": infer, "map": infer_each}[how]() for _ in range(3)]
+        outcomes.extend(await asyncio.gather(*tasks, return_exceptions=True))
+
+    loop = threading.Thread(target=lambda: asyncio.run(run()))
+    loop.start()
+    gate.wait()
+    wakes = {
+        "infer": _asyncio.AwaitedInference.wake.__code__,
+        "map": _async_map.AwaitedResults.wake.__code__,
+    }
+    came = []
+
+    def trace(frame, event, _):
+        if event == "call" and frame.f_code is wakes[how] and not came:
+            came.append(frame)
+            raise InterruptionError
+
+    opening = threading.Timer(0.1, gate.open)
+    opening.start()
+    sys.settrace(trace)
+    try:
+        with suppress(InterruptionError):
+            server.close()
+    finally:
+        sys.settrace(None)
+        came.clear()
+    opening.join()
+    server.close()
+    loop.join(30)
+    assert not loop.is_alive()
+    assert len(outcomes) == 3
+    assert all(outcome is None or isinstance(outcome, TritonError) for outcome in outcomes)
 
 
 def test_a_close_waits_for_another_thread_no_longer_than_told(start, gate):

@@ -51,7 +51,7 @@ def errands():
     return [
         t
         for t in threading.enumerate()
-        if t.name.startswith("tritonffi: ") and t.name != "tritonffi: log"
+        if t.name.startswith("tritonffi: ") and t.name != "tritonffi: log" and "#" not in t.name
     ]
 
 
@@ -98,6 +98,37 @@ def test_ctrl_c_leaves_a_load(small, gate):
     gate.open()
     join_errands()
     assert small.model("new").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("before", ["callable", "backend", "nothing"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_callable_s_load_that_was_left_goes_on(small, before, fails):
+    """Where there was a model of the name, the new one serves in its place; or there is none."""
+    begun, go = threading.Event(), threading.Event()
+
+    def new(x):
+        begun.set()
+        go.wait(30)
+        return 1 / 0 if fails else x + 100
+
+    tensor = {"data_type": "TYPE_FP32", "dims": [1], "zero_data": True}
+    warm_up = [{"name": "w", "batch_size": 1, "inputs": {"x": tensor}}]
+    kinds = {"inputs": {"x": ("FP32", [1])}, "outputs": {"y": ("FP32", [1])}}
+    if before == "callable":
+        small.load_function("f", lambda x: x, **kinds)
+    elif before == "backend":
+        _ = small.load("f", {**config(), "max_batch_size": 0})
+    with pytest.raises(TimeoutError, match="loading model 'f' is not over after"):
+        small.load_function("f", new, **kinds, config={"model_warmup": warm_up}, timeout=0.5)
+    assert begun.wait(30)
+    go.set()
+    join_errands()
+    assert small._lifecycle.failed_reloads == set()
+    model = small.model("f")
+    if before == "nothing" or fails:
+        settle(lambda: not model.is_ready())
+    else:
+        assert model.infer({"x": [1.0]})["y"].tolist() == [101]
 
 
 def running_servers():

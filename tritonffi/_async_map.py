@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tritonffi._asyncio import (
     asyncio_module,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from tritonffi._request import Inputs, Request
 
 T_co = TypeVar("T_co", covariant=True)
+
+# No item: there are no more. A task that ended with StopAsyncIteration would want to be asked.
+_END = object()
 
 
 class AwaitedResults(Results):
@@ -117,7 +120,7 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         self._row: deque[Inference | None] = deque()
         self._errors: deque[Exception] = deque()  # None in the rows is one of these: see `_map`
         # The next item of an iterable that has to be awaited.
-        self._coming: list[asyncio.Future[Inputs | Request]] = []
+        self._coming: list[asyncio.Future[object]] = []
         self._finalizer = weakref.finalize(self, _leave, self._row, self._results, self._coming)
         self._finalizer.atexit = False
 
@@ -218,8 +221,9 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         if not self._coming[0].done():
             return []
         try:
-            return [self._coming.pop().result()]
-        except StopAsyncIteration:
+            item = self._coming.pop().result()
+            if item is not _END:
+                return [cast("Inputs | Request", item)]
             self._async_source = None
         except Exception as error:  # noqa: BLE001 (it is raised at its place)
             self._async_source = None
@@ -268,14 +272,14 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         self._finalizer()
 
 
-async def _item(source: AsyncIterator[Inputs | Request]) -> Inputs | Request:
-    return await anext(source)
+async def _item(source: AsyncIterator[Inputs | Request]) -> object:
+    return await anext(source, _END)
 
 
 def _leave(
     row: deque[Inference | None],
     results: AwaitedResults,
-    coming: list[asyncio.Future[Inputs | Request]],
+    coming: list[asyncio.Future[object]],
 ) -> None:
     """Cancel what is in flight of a map that nobody reads any more."""
     for inference in list(results.unreported.values()):
@@ -284,6 +288,9 @@ def _leave(
     results.finished.clear()
     row.clear()
     for future in coming:
-        call_in(future.get_loop(), future.cancel)
+        if not future.done():
+            call_in(future.get_loop(), future.cancel)
+        elif not future.cancelled():
+            future.exception()  # or the loop would complain at its end that nobody has asked
     coming.clear()
     results.wake()

@@ -132,10 +132,14 @@ class AwaitedInference(Inference):
         super().__init__(queue, terms, pins)
 
     def leave(self) -> None:
-        """Be over, and wake the task."""
-        Inference.leave(self)  # super() is slow
+        """Be over, and wake the task.
+
+        It stands in the table until then: who goes on after a signal handler finds it there.
+        """
+        self.is_over = True
         if self._waiter is not None:
             self.wake()
+        Inference.leave(self)  # super() is slow
 
     def answer(self) -> None:
         """Wake the task, before it is over."""

@@ -122,6 +122,8 @@ class FunctionModel:
         self._plain_config = made.config
         self.is_cached = made.is_cached
         self._warm_up_error: BaseException | None = None
+        self._is_triton_s = False  # from the beginning of its load on
+        self._is_left = False
 
         input_names = [ffi.new("char[]", declared.name.encode()) for declared in made.inputs]
         specs = ffi.new("tffi_tensor[]", len(input_names))
@@ -145,10 +147,12 @@ class FunctionModel:
             },
         )
         token = ffi.new("uint64_t *")
-        native = lib.tffi_function_new(spec, token)
-        if native == ffi.NULL:
+        # First the owner and then the function, or a signal handler that raises could lose it.
+        self._owner = ffi.gc(ffi.new("tffi_function **"), lib.tffi_function_release)
+        lib.tffi_function_new(spec, token, self._owner)
+        if not self._owner[0]:
             raise MemoryError(f"model {name!r}: no memory for one more function model")
-        self._function: CData | None = native
+        self._function: CData | None = self._owner[0]
         self.token = int(token[0])
         self.config = made.with_token(self.token)
 
@@ -251,6 +255,28 @@ class FunctionModel:
         self.abandon()
         self.close(_JOIN_TIMEOUT if isinstance(error, Exception) else 0)
 
+    def begin_load(self) -> bool:
+        """Be about to be loaded by Triton; False: nobody wants it any more."""
+        with self._lock:
+            self._is_triton_s = not self.is_closed
+            return self._is_triton_s
+
+    def fail_load(self, error: BaseException) -> None:
+        """Have not been loaded; whoever has left meanwhile does not let it go any more."""
+        with self._lock:
+            self._is_triton_s = False
+            is_left = self._is_left
+        if is_left:
+            self.drop(error)
+
+    def leave(self, error: BaseException) -> None:
+        """Let it go, unless Triton has it, or is about to: it would fail to load for want of it."""
+        with self._lock:
+            self._is_left = True
+            is_triton_s = self._is_triton_s
+        if not is_triton_s:
+            self.drop(error)
+
     def is_executing(self) -> bool:
         """Return whether an instance of the model is in the middle of a call, as Triton sees it."""
         with self._lock:
@@ -289,9 +315,9 @@ class FunctionModel:
     def _release_if_over(self) -> None:
         """Let the C function and the callable go, once nobody is left to use them; in the lock."""
         if self.is_closed and not self._workers and self._function is not None:
-            lib.tffi_function_release(self._function)
             self._function = None
             self._target = None
+            lib.tffi_function_release(self._owner)
 
     def _work(self, number: int, ready: Future[None]) -> None:
         """

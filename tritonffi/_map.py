@@ -109,12 +109,13 @@ class Mapped(Inference):
         self._results.report(self)
 
     def leave(self) -> None:
-        """Be over."""
-        super().leave()
+        """Be over; in the table until it stands in the map, as an awaited one is woken before."""
+        self.is_over = True
         if self.token or self._outcomes:
             self._results.report(self)
         else:  # Triton has refused it
             self._results.unreported.pop(self.key, None)
+        super().leave()
 
 
 class ResponseMap(Closing, Iterator[T_co]):

@@ -13,10 +13,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,7 +21,6 @@ from tritonffi import _log, _python_backend
 from tritonffi._call import (
     check,
     encode,
-    encode_name,
     encode_path,
     interruptible,
     out_bool,
@@ -40,28 +36,17 @@ from tritonffi._errors import (
     UnavailableError,
     UnsupportedError,
 )
-from tritonffi._functions import check_own_unload
+from tritonffi._loading import load_with
 from tritonffi._model_files import check_model, check_parts, check_repository
 from tritonffi._native import lib
-from tritonffi._turns import NEVER, turn
 
 if TYPE_CHECKING:
     from tritonffi._call import ParameterValue
-    from tritonffi._functions import FunctionModel
     from tritonffi._lifecycle import Lifecycle
-    from tritonffi._native import CData
 
 logger = logging.getLogger("tritonffi")
 
 Content: TypeAlias = "bytes | bytearray | memoryview"
-
-# How long a load waits for requests at work in the model that it replaced.
-_REPLACED_S = 0.25
-_LATE_S = 0.5
-_KEPT = (
-    "A request of it failed while one of its steps was running, and Triton does not give such a "
-    "request back (triton-inference-server/core#483)"
-)
 
 
 def load(
@@ -75,6 +60,25 @@ def load(
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
+    overrides = _overrides(lifecycle, name, config, files)
+    given = str(overrides["config"]) if "config" in overrides else None
+    watched = _check_files(lifecycle, name, given, files)
+    watch = _python_backend.StubWatch(watched) if watched else None
+    try:
+        load_with(lifecycle, name, overrides, timeout, watch=watch)
+    except InternalError as error:
+        if is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir():
+            raise
+        raise NotFoundError(str(error)) from None
+
+
+def _overrides(
+    lifecycle: Lifecycle,
+    name: str,
+    config: Mapping[str, object] | None,
+    files: Mapping[str, Content] | None,
+) -> dict[str, ParameterValue]:
+    """Return what a load says beside the name; files of a model of ours are written instead."""
     overrides: dict[str, ParameterValue] = {}
     if config is not None:
         overrides["config"] = config_text(name, config)
@@ -94,10 +98,7 @@ def load(
             lifecycle.handle()
             if not (lifecycle.repository / name).is_dir():
                 (lifecycle.repository / name / "1").mkdir(parents=True)
-    given = str(overrides["config"]) if "config" in overrides else None
-    watched = _check_files(lifecycle, name, given, files)
-    watch = _python_backend.StubWatch(watched) if watched else None
-    load_with(lifecycle, name, overrides, timeout, watch=watch)
+    return overrides
 
 
 def _check_files(
@@ -192,152 +193,6 @@ def _bytes_of(model: str, path: str, content: Content) -> bytes:
             f"model {model!r}, file {path!r}: the content must be bytes, "
             f"not {type(content).__name__}"
         ) from None
-
-
-def load_with(
-    lifecycle: Lifecycle,
-    name: str,
-    overrides: Mapping[str, ParameterValue],
-    timeout: float | None,
-    function: FunctionModel | None = None,
-    *,
-    watch: _python_backend.StubWatch | None = None,
-) -> None:
-    """Load a model with the load parameters of the C API.
-
-    Args:
-        lifecycle: The server's.
-        name: The model's name.
-        overrides: A JSON text as ``config``, bytes as ``file:<path>``.
-        timeout: Seconds to wait; the load goes on in the background.
-        function: The callable that it stands for, where it does. It is unloaded again where the
-            caller has left.
-        watch: Notices, and raises, when the load will never be over.
-
-    C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
-    """
-    encode_name(name)  # at once: a wrong name waits for no turn
-
-    def call() -> None:
-        with turn(lifecycle, name):
-            if function is not None and function.is_closed:
-                return  # its caller has left while this waited
-            # A load lets the model go that had the name, whose calls may take longer than this one.
-            with lifecycle.use():
-                server = lifecycle.handle()
-                try:
-                    if watch is not None:
-                        lifecycle.loads[threading.get_ident()] = name, watch
-                    with lifecycle.letting_go(server, {name}, _REPLACED_S):
-                        _load_now(lifecycle, server, name, overrides)
-                finally:
-                    lifecycle.loads.pop(threading.get_ident(), None)
-            previous = lifecycle.functions.pop(name, None)
-            if function is not None:
-                lifecycle.functions[name] = function
-            if previous is not None:
-                lifecycle.retire(previous)
-
-    def abandoned(_: None) -> None:
-        if function is not None:
-            with suppress(TritonError, TimeoutError):
-                unload(lifecycle, name, dependents=False, timeout=_REPLACED_S, only=function)
-
-    mark = _log.capture.mark()
-    try:
-        interruptible(
-            call, f"loading model {name!r}", timeout=timeout, abandoned=abandoned, watch=watch
-        )
-    except TritonError as error:
-        lifecycle.explain(error, mark, name)
-        is_there = is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir()
-        if isinstance(error, InternalError) and not is_there:
-            raise NotFoundError(str(error)) from None
-        raise
-    finally:
-        _log.capture.forward()
-
-
-def _load_now(
-    lifecycle: Lifecycle, server: CData, name: str, overrides: Mapping[str, ParameterValue]
-) -> None:
-    native_name = encode_name(name)
-    context = f"model {name!r}"
-    is_reload = name in lifecycle.loaded(server)
-    try:
-        if not overrides:
-            check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
-            return
-        with parameters(overrides, context) as (array, count):
-            check(
-                lib.TRITONSERVER_ServerLoadModelWithParameters(server, native_name, array, count),
-                context,
-            )
-    except TritonError as error:
-        # What Triton refuses before it has tried leaves nothing.
-        if is_reload and "load failed for model" in str(error):
-            lifecycle.failed_reloads.add(name)
-        raise
-
-
-def unload(
-    lifecycle: Lifecycle,
-    name: str,
-    *,
-    dependents: bool,
-    timeout: float | None,
-    only: FunctionModel | None = None,
-) -> None:
-    """Unload a model and wait for it; `Server.unload` has the arguments.
-
-    Args:
-        lifecycle: The server's.
-        name: The model's name.
-        dependents: As of `Server.unload`.
-        timeout: Likewise.
-        only: Do nothing where the name stands for anything but this callable.
-
-    C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
-    """
-    check_own_unload(lifecycle.functions, name)
-    native_name = encode_name(name)
-    context = f"model {name!r}"
-    deadline = NEVER if timeout is None else time.monotonic() + timeout
-
-    unload_model = (
-        lib.TRITONSERVER_ServerUnloadModelAndDependents
-        if dependents
-        else lib.TRITONSERVER_ServerUnloadModel
-    )
-
-    def call() -> None:
-        with turn(lifecycle, name, deadline):
-            if only is not None and lifecycle.functions.get(name) is not only:
-                return
-            with lifecycle.use():
-                server = lifecycle.handle()
-                names = lifecycle.loaded(server) if dependents else {name}
-                with lifecycle.letting_go(server, names, deadline - time.monotonic()):
-                    is_known = name in lifecycle.hidden or any(
-                        entry["name"] == name for entry in lifecycle.index(server)
-                    )
-                    check(unload_model(server, native_name), context)
-                    if not is_known:
-                        raise NotFoundError(f"{context}: there is none of that name to unload")
-                lifecycle.hidden.discard(name)
-                if not lifecycle.wait_unloaded(server, {name}, deadline):
-                    if time.monotonic() < deadline:
-                        lost = _KEPT if lifecycle.keeps(name) else _python_backend.LOST
-                        raise InternalError(f"{context}: it does not unload. {lost}")
-                    raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s")
-            function = lifecycle.functions.pop(name, None)
-            if function is not None:
-                lifecycle.retire(function)
-
-    # `call` keeps to the time by itself, unless C does not.
-    limit = None if timeout is None else timeout + _LATE_S
-    interruptible(call, f"unloading {context}", timeout=limit)
-    _log.capture.forward()
 
 
 def poll(lifecycle: Lifecycle, timeout: float | None) -> None:

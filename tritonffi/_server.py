@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tritonffi import _library, _repository
+from tritonffi import _library, _loading, _repository
 from tritonffi._call import check_duration, json_object, out_bool
 from tritonffi._closing import Closing
 from tritonffi._enums import ModelControlMode
@@ -296,7 +296,7 @@ class Server(Closing):
         C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
         """
         check_duration(timeout, "timeout")
-        _repository.unload(self._lifecycle, name, dependents=dependents, timeout=timeout)
+        _loading.unload(self._lifecycle, name, dependents=dependents, timeout=timeout)
 
     def poll(self, *, timeout: float | None = None) -> None:
         """Look through the repositories for models that were added, changed or removed.
@@ -403,6 +403,8 @@ class Server(Closing):
             Exception: What the callable raised while a warm-up ran, or a class while it was made.
                 After a failed warm-up no model of that name is left, also where there was one;
                 all other failures leave it as it was.
+            TimeoutError: ``timeout`` is up. A load that Triton has begun goes on: where there was a
+                model of that name, the new one serves in its place when it is through.
 
         C: ``TRITONSERVER_ServerLoadModelWithParameters`` and, behind it, the ``TRITONBACKEND_``
         entry points in ``csrc/backend.c``.
@@ -433,15 +435,15 @@ class Server(Closing):
             model.start(timeout)
             _repository.make_version(lifecycle, name, is_new=model.is_cached)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            _repository.load_with(lifecycle, name, {"config": text}, left, model)
+            _loading.load_with(lifecycle, name, {"config": text}, left, model)
         except BaseException as error:
-            model.drop(error)
+            model.leave(error)
             raise
         try:
             model.loaded()
         except BaseException:
             # The warm-up failed: Triton takes the model for loaded, and it must not stay.
-            _repository.unload(lifecycle, name, dependents=False, timeout=None, only=model)
+            _loading.unload(lifecycle, name, dependents=False, timeout=None, only=model)
             raise
         return self.model(name)
 

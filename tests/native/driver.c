@@ -90,7 +90,9 @@ tffi_function *driver_function(uint32_t workers, bool decoupled, uint64_t *token
   const tffi_function_spec spec = {.model_name = "f", .inputs = &input, .input_count = 1, .worker_count = workers,
                                    .max_batch_size = 64, .batching = true, .stacking = !decoupled,
                                    .decoupled = decoupled};
-  return tffi_function_new(&spec, token);
+  tffi_function *function = NULL;
+  tffi_function_new(&spec, token, &function);
+  return function;
 }
 
 struct TRITONSERVER_Error *driver_submit(const char *how, tffi_queue *queue, uint64_t key, uint64_t *token)

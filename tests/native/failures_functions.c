@@ -146,7 +146,7 @@ bool serve(const char *how)
                                    .max_batch_size = 64, .batching = true, .stacking = !has('s'), .decoupled = has('s'),
                                    .describing = has('c'), .warm_up_calls = has('w') ? 1 : 0};
   uint64_t token = 0;
-  function = tffi_function_new(&spec, &token);
+  tffi_function_new(&spec, &token, &function);
   if (function == NULL) {
     return false;
   }
@@ -157,7 +157,7 @@ bool serve(const char *how)
   const bool went_well = run(model, instance);
   tffi_function_close(function);
   pthread_join(worker, NULL);
-  tffi_function_release(function);
+  tffi_function_release(&function);
   free(instance);
   free(model);
   tffi_pool_set_limit(0);

@@ -208,7 +208,7 @@ int main(int count, char **arguments)
   CHECK(TRITONBACKEND_ModelFinalize(model) == NULL);
   free(instance);
   free(model);
-  tffi_function_release(function);
+  tffi_function_release(&function);
   tffi_queue_release(&queue);
   driver_check_empty();
   fake.stop_threads();

@@ -325,7 +325,8 @@ static void *be_busy(void *given)
     CHECK(driver_submit_spare("i", all_spares, me->queue, 1, &token) == NULL);
     CHECK(tffi_inference_wait(token, wakes_of(me->queue), -1, &list) == TFFI_WAIT_READY);
     driver_take(list, &seen);
-    tffi_function_release(driver_function(1, false, &unused));
+    tffi_function *function = driver_function(1, false, &unused);
+    tffi_function_release(&function);
   }
   return NULL;
 }
@@ -351,7 +352,8 @@ static void child(tffi_queue *queue, tffi_buffer *buffer, tffi_spares *spares, u
   check_seen("i", &seen);
   tffi_queue_release(&own);
   uint64_t unused = 0;
-  tffi_function_release(driver_function(1, false, &unused));
+  tffi_function *function = driver_function(1, false, &unused);
+  tffi_function_release(&function);
   _exit(0);
 }
 

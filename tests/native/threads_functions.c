@@ -149,7 +149,7 @@ void functions(bool abandon, bool decoupled)
   CHECK(TRITONBACKEND_ModelFinalize(model) == NULL);
   free(model);
   join(answerers, INSTANCES);
-  tffi_function_release(function);
+  tffi_function_release(&function);
 }
 
 /* Loads a model of the function, has it execute, and unloads it, until no new model may use the function. */
@@ -197,7 +197,7 @@ void stops(void)
     start(stoppers, 2, stop, NULL, token);
     join(workers, 1);
     join(stoppers, 2);
-    tffi_function_release(function); /* an abandoned one may have models still */
+    tffi_function_release(&function); /* an abandoned one may have models still */
     join(models, 2);
   }
 }

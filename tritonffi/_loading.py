@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads and unloads, and what becomes of them where nobody waits any more.
+
+All of them go through a model's turn, hold what Triton lets go, and can be left: by a timeout, by
+Ctrl-C, and where a process of the python backend will never be heard of again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tritonffi import _log, _python_backend
+from tritonffi._call import check, encode_name, interruptible, parameters
+from tritonffi._errors import InternalError, NotFoundError, TritonError
+from tritonffi._functions import check_own_unload
+from tritonffi._native import lib
+from tritonffi._turns import NEVER, turn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tritonffi._call import ParameterValue
+    from tritonffi._functions import FunctionModel
+    from tritonffi._lifecycle import Lifecycle
+    from tritonffi._native import CData
+
+# How long a load waits for requests at work in the model that it replaced.
+_REPLACED_S = 0.25
+_LATE_S = 0.5
+_KEPT = (
+    "A request of it failed while one of its steps was running, and Triton does not give such a "
+    "request back (triton-inference-server/core#483)"
+)
+
+
+def load_with(
+    lifecycle: Lifecycle,
+    name: str,
+    overrides: Mapping[str, ParameterValue],
+    timeout: float | None,
+    function: FunctionModel | None = None,
+    *,
+    watch: _python_backend.StubWatch | None = None,
+) -> None:
+    """Load a model with the load parameters of the C API.
+
+    Args:
+        lifecycle: The server's.
+        name: The model's name.
+        overrides: A JSON text as ``config``, bytes as ``file:<path>``.
+        timeout: Seconds to wait; the load goes on in the background.
+        function: The callable that it stands for, where it does. Where the caller has left it is
+            unloaded again, unless it has taken the place of another one.
+        watch: Notices, and raises, when the load will never be over.
+
+    C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
+    """
+    encode_name(name)  # at once: a wrong name waits for no turn
+
+    is_reload = False
+
+    def call() -> None:
+        nonlocal is_reload
+        with turn(lifecycle, name):
+            if function is not None and not function.begin_load():
+                return  # its caller has left while this waited
+            try:
+                is_reload = _load_in_turn(lifecycle, name, overrides, watch)
+            except BaseException as error:
+                if function is not None:
+                    function.fail_load(error)
+                raise
+            previous = lifecycle.functions.pop(name, None)
+            if function is not None:
+                lifecycle.functions[name] = function
+            if previous is not None:
+                lifecycle.retire(previous)
+
+    def abandoned(_: None) -> None:
+        if function is not None and not function.is_closed:
+            _settle(lifecycle, name, function, is_reload=is_reload)
+
+    mark = _log.capture.mark()
+    try:
+        interruptible(
+            call, f"loading model {name!r}", timeout=timeout, abandoned=abandoned, watch=watch
+        )
+    except TritonError as error:
+        lifecycle.explain(error, mark, name)
+        raise
+    finally:
+        _log.capture.forward()
+
+
+def _load_in_turn(
+    lifecycle: Lifecycle,
+    name: str,
+    overrides: Mapping[str, ParameterValue],
+    watch: _python_backend.StubWatch | None,
+) -> bool:
+    """Load a model; return whether there was one of the name."""
+    try:
+        with lifecycle.use():
+            server = lifecycle.handle()
+            is_reload = name in lifecycle.loaded(server)
+            if watch is not None:
+                lifecycle.loads[threading.get_ident()] = name, watch
+            # A load lets the model go that had the name, whose calls may take longer than this one.
+            with lifecycle.letting_go(server, {name}, _REPLACED_S):
+                _load_now(lifecycle, server, name, overrides, is_reload=is_reload)
+            return is_reload
+    finally:
+        lifecycle.loads.pop(threading.get_ident(), None)
+
+
+def _settle(lifecycle: Lifecycle, name: str, function: FunctionModel, *, is_reload: bool) -> None:
+    """Keep or unload a callable whose load is through, and its caller gone."""
+    try:
+        function.loaded()
+    except Exception:  # noqa: BLE001 (its warm-up has failed, and nobody is there to be told)
+        is_wanted = False
+    else:
+        is_wanted = is_reload  # or there would be no model of the name any more
+    if not is_wanted:
+        with suppress(TritonError, TimeoutError):
+            unload(lifecycle, name, dependents=False, timeout=_REPLACED_S, only=function)
+
+
+def _load_now(
+    lifecycle: Lifecycle,
+    server: CData,
+    name: str,
+    overrides: Mapping[str, ParameterValue],
+    *,
+    is_reload: bool,
+) -> None:
+    native_name = encode_name(name)
+    context = f"model {name!r}"
+    try:
+        if not overrides:
+            check(lib.TRITONSERVER_ServerLoadModel(server, native_name), context)
+            return
+        with parameters(overrides, context) as (array, count):
+            check(
+                lib.TRITONSERVER_ServerLoadModelWithParameters(server, native_name, array, count),
+                context,
+            )
+    except TritonError as error:
+        # What Triton refuses before it has tried leaves nothing.
+        if is_reload and "load failed for model" in str(error):
+            lifecycle.failed_reloads.add(name)
+        raise
+
+
+def unload(
+    lifecycle: Lifecycle,
+    name: str,
+    *,
+    dependents: bool,
+    timeout: float | None,
+    only: FunctionModel | None = None,
+) -> None:
+    """Unload a model and wait for it; `Server.unload` has the arguments.
+
+    Args:
+        lifecycle: The server's.
+        name: The model's name.
+        dependents: As of `Server.unload`.
+        timeout: Likewise.
+        only: Do nothing where the name stands for anything but this callable.
+
+    C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
+    """
+    check_own_unload(lifecycle.functions, name)
+    native_name = encode_name(name)
+    context = f"model {name!r}"
+    deadline = NEVER if timeout is None else time.monotonic() + timeout
+
+    unload_model = (
+        lib.TRITONSERVER_ServerUnloadModelAndDependents
+        if dependents
+        else lib.TRITONSERVER_ServerUnloadModel
+    )
+
+    def call() -> None:
+        with turn(lifecycle, name, deadline):
+            if only is not None and lifecycle.functions.get(name) is not only:
+                return
+            with lifecycle.use():
+                server = lifecycle.handle()
+                names = lifecycle.loaded(server) if dependents else {name}
+                with lifecycle.letting_go(server, names, deadline - time.monotonic()):
+                    is_known = name in lifecycle.hidden or any(
+                        entry["name"] == name for entry in lifecycle.index(server)
+                    )
+                    check(unload_model(server, native_name), context)
+                    if not is_known:
+                        raise NotFoundError(f"{context}: there is none of that name to unload")
+                lifecycle.hidden.discard(name)
+                if not lifecycle.wait_unloaded(server, {name}, deadline):
+                    if time.monotonic() < deadline:
+                        lost = _KEPT if lifecycle.keeps(name) else _python_backend.LOST
+                        raise InternalError(f"{context}: it does not unload. {lost}")
+                    raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s")
+            function = lifecycle.functions.pop(name, None)
+            if function is not None:
+                lifecycle.retire(function)
+
+    # `call` keeps to the time by itself, unless C does not.
+    limit = None if timeout is None else timeout + _LATE_S
+    interruptible(call, f"unloading {context}", timeout=limit)
+    _log.capture.forward()
