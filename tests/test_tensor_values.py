@@ -6,6 +6,7 @@ from __future__ import annotations
 import array
 import math
 import reprlib
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -167,6 +168,54 @@ def test_bfloat16_is_rounded_to_nearest(values):
     values = values[np.abs(values) < 3e38]
     got = np.frombuffer(read(to_tensor(values.tolist(), "BF16", WHAT)), BF16)
     np.testing.assert_array_equal(got, values.astype(BF16))
+
+
+def nearest_bfloat16(number):
+    """Compute the bits of the nearest BF16 value by exact arithmetic; ties go to even bits."""
+    sign, size = (0x8000 if math.copysign(1, number) < 0 else 0), Fraction(abs(number))
+    if size >= Fraction(2) ** 128:
+        return sign | 0x7F80
+    exponent = max(math.frexp(abs(number))[1] - 1, -126) if number else -126
+    steps = round(size / Fraction(2) ** (exponent - 7))  # Python rounds ties to even
+    return sign | ((exponent + 126) * 128 + steps)
+
+
+OFF = 2**-30  # what an FP32 beside 1 does not show
+TIES = [1 + 2**-8, 1 + 3 * 2**-8, 2**-134, 3 * 2**-134, 2**-126 - 2**-134, 2**127 * (2 - 2**-8)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("many", [1, 50])
+def test_float_is_rounded_once_to_bfloat16(sign, many):
+    """To the nearest, though FP32 is on the way; ties go to even, at every end of the range."""
+    assert read(to_tensor(1 + 2**-8 + OFF, "BF16", WHAT)) == np.uint16(0x3F81).tobytes()
+    values = [value * scale for value in TIES for scale in (1 - OFF, 1.0, 1 + OFF)]
+    values += [0.0, 5e-324, 2.0**-150, 2.0**-133, 255.5, 2.0**127 * (2 - 2**-7), 1e-40]
+    values = [sign * v for v in values if nearest_bfloat16(v) != 0x7F80]
+    expected = [nearest_bfloat16(v) for v in values]
+    assert sign * TIES[-1] * (1 - OFF) in values  # the largest that does not overflow
+    for kind in (float, np.float64):
+        tensor = to_tensor([kind(v) for v in values] * many, "BF16", WHAT)
+        assert np.frombuffer(read(tensor), np.uint16).tolist() == expected * many
+        for value, bits in zip(values, expected, strict=True):
+            assert read(to_tensor(kind(value), "BF16", WHAT)) == np.uint16(bits).tobytes()
+    with pytest.raises(InvalidArgumentError, match="is out of range for BF16"):
+        to_tensor(sign * TIES[-1], "BF16", WHAT)
+
+
+@given(
+    st.lists(st.floats(-3.38e38, 3.38e38)),
+    st.lists(st.tuples(st.integers(0, 0x7F7E), st.integers(-3, 3), st.integers(0, 60))),
+)
+@settings(deadline=None)
+def test_any_float_becomes_the_nearest_bfloat16(values, ties):
+    """Random values, and values close to a tie, as exact arithmetic has them."""
+    for bits, away, shift in ties:
+        middle = float(np.uint32(bits << 16 | 0x8000).view(np.float32))
+        values.append(middle * (1 + away * 2.0**-shift / 8))
+    values = [value for value in values if abs(value) < 3.38e38]
+    got = np.frombuffer(read(to_tensor(values, "BF16", WHAT)), np.uint16)
+    assert got.tolist() == [nearest_bfloat16(value) for value in values]
 
 
 @given(st.integers(-(2**80), 2**80), st.sampled_from(["FP16", "FP32", "FP64", "BF16"]))

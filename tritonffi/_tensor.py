@@ -418,7 +418,7 @@ def _nearest(number: float | np.floating[npt.NBitBase], row: ElementType) -> flo
     try:
         with np.errstate(over="ignore"):
             if row is _BF16:
-                bits = _round_bfloat16(np.array([number], np.float32)).astype(np.uint32)
+                bits = _round_bfloat16(np.array([number], np.float64)).astype(np.uint32)
                 return float((bits << np.uint32(16)).view(np.float32)[0])
             return float(row.dtype.type(number))
     except OverflowError:
@@ -427,9 +427,16 @@ def _nearest(number: float | np.floating[npt.NBitBase], row: ElementType) -> flo
 
 def _round_bfloat16(array: Array) -> Array:
     """Return the bits of BF16 values: the upper half of an FP32, rounded, ties to even."""
-    with np.errstate(over="ignore"):
-        single = array.astype(np.float32).reshape(-1)
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore", under="ignore"):
+        single = flat.astype(np.float32)
     bits = single.view(np.uint32)
+    # What lies in the middle may have come there by rounding to FP32: then it is no tie.
+    middle = np.flatnonzero((bits << 16) == np.uint32(2**31))
+    if middle.size:
+        given, taken = np.abs(flat[middle]), np.abs(single[middle])
+        bits[middle] += given > taken
+        bits[middle] -= given < taken
     half = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) >> 16
     half[np.isnan(single)] = 0x7FC0  # whose bits could round up to an infinity
     return half.astype(np.uint16).reshape(array.shape)
