@@ -349,6 +349,8 @@ ALONE = ": expected an array, list or scalar for BYTES, got "
 KIND = "expected str or bytes, got "
 RAGGED = ": lists of different lengths, or lists beside single values"
 SURROGATE = "has no UTF-8 form: surrogates not allowed"
+MASKED = np.ma.masked_array(["a", "b"], [0, 1])
+HIDDEN = ": the array has masked elements; fill them first"
 ARRAY = ": expected BYTES (object, S or U), got an array of "
 
 
@@ -368,6 +370,10 @@ ARRAY = ": expected BYTES (object, S or U), got an array of "
         ([np.array([1]), b"a"], InvalidArgumentError, RAGGED),
         ([["a"], "b"], InvalidArgumentError, RAGGED),
         ([["a"], ["b", "c"]], InvalidArgumentError, RAGGED),
+        ([MASKED], InvalidArgumentError, HIDDEN),
+        ([["a", "b"], MASKED], InvalidArgumentError, HIDDEN),
+        ([np.ma.masked], InvalidArgumentError, HIDDEN),
+        ([["a", "b"], MASKED.astype(object)], InvalidArgumentError, HIDDEN),
         ("\ud800", InvalidArgumentError, rf": '\ud800' (str) {SURROGATE}"),
         (
             ["a"] * 40 + ["\udfff"],

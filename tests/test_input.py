@@ -28,6 +28,7 @@ from tritonffi._native import ffi
 # numpy says since 2.1 that what it lends is read-only; before, it lends no such array.
 LENDS_READ_ONLY = NumpyVersion(np.__version__) >= "2.1.0"
 REPORT = {"report": True}
+MASKED = np.ma.masked_array(np.float32([1, 2]), [0, 1])
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
@@ -156,6 +157,8 @@ def test_parts_live_until_triton_is_through(server, gate):
     ("value", "error", "message"),
     [
         (Chunks([]), InvalidArgumentError, "no parts"),
+        (Chunks([[MASKED]]), InvalidArgumentError, "part 0: the array has masked elements"),
+        (Chunks([ROWS[:, :2], [MASKED]]), InvalidArgumentError, "part 1: the array has masked"),
         (Chunks([[[1, 2]], [[1]]]), InvalidArgumentError, r"part 1: shape \[1,1\].*\[1,2\]"),
         (Chunks([[[1, 2]], 3.0]), InvalidArgumentError, "part 1: a scalar"),
         (Chunks([np.zeros((1, 2))]), InvalidArgumentError, "part 0: expected FP32.*float64"),

@@ -38,6 +38,7 @@ ORDER = [
     "_log",
     "_log_settings",
     "_bytes",
+    "_lists",
     "_tensor",
     "_options",
     "_spec",

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tritonffi._errors import InvalidArgumentError
+from tritonffi._lists import DEEPEST
 from tritonffi._native import ffi
 from tritonffi._tensor import ELEMENT_TYPES, element_type, to_tensor
 
@@ -76,6 +77,7 @@ class HasDLPack:
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
 MASKED = np.ma.masked_array([1.0, 2.0], [0, 1])
 RAGGED = ": lists of different lengths, or lists beside single values"
+HIDDEN = ": the array has masked elements; fill them first"
 NOT_EXACT = "has no exact value in"
 
 
@@ -140,6 +142,18 @@ def test_offered_memory_is_used_in_place(wrap):
         ([1e-60], "FP32", np.array([0], np.float32)),
         ([1.0, 2, True, -0.0], "BF16", np.array([0x3F80, 0x4000, 0x3F80, 0x8000], np.uint16)),
         ([256, 2**100], "BF16", np.array([0x4380, 0x7180], np.uint16)),
+        ([range(2), range(2, 4)], "INT8", np.array([[0, 1], [2, 3]], np.int8)),
+        ([np.float32([1, 2]), [0.1, 4]], "FP32", np.array([[1, 2], [0.1, 4]], np.float32)),
+        ([[1, 2], np.array([3, 4], ">i4")], "INT32", np.array([[1, 2], [3, 4]], np.int32)),
+        ([[0.1, 2], array.array("f", [3, 4])], "FP32", np.array([[0.1, 2], [3, 4]], np.float32)),
+        ([[1.0, 2], np.array([3, 4], BF16)], "BF16", np.array([[1, 2], [3, 4]], BF16)),
+        ([ml_dtypes.bfloat16(1.5), 0.5], "BF16", np.array([1.5, 0.5], BF16)),
+        ([np.ma.masked_array([1.0, 2.0]), [3, 4]], "FP64", np.array([[1.0, 2.0], [3.0, 4.0]])),
+        ([np.float16(0.1), 0.1], "FP32", np.array([np.float16(0.1), 0.1], np.float32)),
+        ([np.float64(0.1), np.float32(0.5)], "FP16", np.array([0.1, 0.5], np.float16)),
+        ([1] * 50 + [2**64 - 1], "UINT64", np.array([1] * 50 + [2**64 - 1], np.uint64)),
+        ([True] * 50, "BOOL", np.ones(50, bool)),
+        ([True, 2] * 50, "INT8", np.array([1, 2] * 50, np.int8)),
         ([], "INT32", np.array([], np.int32)),
         ([[], []], "FP16", np.empty((2, 0), np.float16)),
     ],
@@ -218,6 +232,73 @@ def test_any_float_becomes_the_nearest_bfloat16(values, ties):
     assert got.tolist() == [nearest_bfloat16(value) for value in values]
 
 
+def nested(depth, value):
+    """Put a value into so many lists."""
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def containing_itself(*others):
+    """Make a list that contains itself, twice, behind others."""
+    value = list(others)
+    value += [value, value]
+    return value
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "INT64", "BOOL", "BF16", "BYTES"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        containing_itself,
+        lambda: [containing_itself()] * 50,
+        lambda: nested(DEEPEST + 1, True),
+        lambda: nested(5000, True),
+    ],
+    ids=["itself", "many", "deep", "deeper"],
+)
+def test_lists_without_end_are_refused(make, datatype):
+    """At once, and by the name of the input."""
+    value = make()
+    with pytest.raises(InvalidArgumentError) as caught:
+        to_tensor(value, datatype, WHAT)
+    assert str(caught.value) == (
+        f"{WHAT}: lists nested more than {DEEPEST} deep, or one that contains itself"
+    )
+
+
+def test_list_that_contains_itself_behind_a_number_is_refused():
+    """Wherever it is."""
+    for value in (
+        nested(DEEPEST, np.zeros(1, np.float32)),
+        containing_itself(1.0),
+        containing_itself(*[1.0] * 50),
+        [[1, containing_itself(1)]],
+    ):
+        with pytest.raises(InvalidArgumentError, match="or one that contains itself"):
+            to_tensor(value, "FP32", WHAT)
+    with pytest.raises(InvalidArgumentError, match="or one that contains itself"):
+        to_tensor(nested(DEEPEST, np.array(["a"])), "BYTES", WHAT)
+
+
+def test_as_many_levels_as_numpy_has_dimensions_are_taken():
+    """With an array in them too."""
+    for value in (nested(DEEPEST, 1.5), nested(DEEPEST - 1, np.float32([1.5]))):
+        assert to_tensor(value, "FP32", WHAT)[1] == (1,) * DEEPEST
+    assert to_tensor(nested(DEEPEST, "a"), "BYTES", WHAT)[1] == (1,) * DEEPEST
+
+
+def test_items_that_cannot_be_added_are_no_numbers():
+    """Whatever they do when they are asked."""
+
+    class Trouble:
+        def __radd__(self, other):
+            raise RuntimeError("not with me")
+
+    with pytest.raises(TypeError, match=r"element \[50\]: expected a number for FP32"):
+        to_tensor([1.0] * 50 + [Trouble()], "FP32", WHAT)
+
+
 @given(st.integers(-(2**80), 2**80), st.sampled_from(["FP16", "FP32", "FP64", "BF16"]))
 @settings(deadline=None, max_examples=300)
 def test_integer_in_a_float_is_exact_or_refused(number, name):
@@ -258,6 +339,14 @@ WRONG_DTYPE = [
     ([np.zeros(2)], "FP32", BAD, "float32", "float64"),
     (HasArray(np.zeros(2)), "FP32", BAD, "float32", "float64"),
     (HasDLPack(np.zeros(2)), "FP32", BAD, "float32", "float64"),
+    ([[1.0, 2.0], np.zeros(2)], "FP32", BAD, "float32", "float64"),
+    ([[1, 2], np.array([3, 4], np.int64)], "FP32", BAD, "float32", "int64"),
+    ([[1, 2], [3, np.array(4, np.int8)]], "INT64", BAD, "int64", "int8"),
+    ([[1.0, 2.0], HasArray(np.zeros(2))], "FP32", BAD, "float32", "float64"),
+    ([[1.0, 2.0], HasDLPack(np.zeros(2))], "FP32", BAD, "float32", "float64"),
+    ([[1.0, 2.0], array.array("d", [3, 4])], "FP32", BAD, "float32", "float64"),
+    ([[[1.0] * 50] * 2, np.zeros((2, 50))], "FP32", BAD, "float32", "float64"),
+    ([[1.0, 2.0], np.zeros(2, np.float32)], "BF16", BAD, "bfloat16 or uint16", "float32"),
     (np.zeros(2, np.complex64), "FP32", TypeError, "float32", "complex64"),
     (np.zeros(2, "M8[s]"), "INT64", TypeError, "int64", "datetime64[s]"),
     (np.zeros(2, "m8[s]"), "INT64", TypeError, "int64", "timedelta64[s]"),
@@ -292,6 +381,10 @@ WRONG_ELEMENT = [
     ([[1, 2], [3, "4"]], "INT8", "[1,1]", "'4' (str)"),
     ([1j], "FP64", "[0]", "1j (complex)"),
     ([{}], "FP64", "[0]", "{} (dict)"),
+    ([1.0] * 50 + ["4"], "FP64", "[50]", "'4' (str)"),
+    ([1.0] * 50 + [Fraction(1, 3)], "FP64", "[50]", "Fraction(1, 3) (Fraction)"),
+    ([[1, 2], b"ab"], "UINT8", "[1]", "b'ab' (bytes)"),
+    ([np.zeros(2), [1.0, None]], "FP64", "[1,1]", "None (NoneType)"),
     (
         [np.timedelta64(1, "s")],
         "INT64",
@@ -335,11 +428,39 @@ NOT_HELD = [
         "FP16",
         f", element [0]: {float(np.float32(0.3))} (float32) {NOT_EXACT} FP16",
     ),
+    (
+        [0.5] * 60 + [np.float32(0.3)],
+        "FP16",
+        f", element [60]: {float(np.float32(0.3))} (float32) {NOT_EXACT} FP16",
+    ),
+    (
+        [[0.5, np.float16(0.3)]],
+        "BF16",
+        f", element [0,1]: {float(np.float16(0.3))} (float16) {NOT_EXACT} BF16",
+    ),
+    ([1] * 50 + [2.0], "INT32", ", element [50]: 2.0 (float) is a float, but INT32 is not"),
+    ([1] * 50 + [2**63], "INT64", f", element [50]: {2**63} (int) is out of range for INT64"),
+    ([0.5] * 50 + [2**24 + 1], "FP32", f", element [50]: 16777217 (int) {NOT_EXACT} FP32"),
+    ([True] * 50 + [1], "BOOL", ", element [50]: 1 (int) is not a bool"),
+    (
+        [FLOATS, [[1.0, 2.0, 2**24 + 1]] * 2],
+        "FP32",
+        f", element [1,0,2]: 16777217 (int) {NOT_EXACT} FP32",
+    ),
     ([np.zeros(2), np.zeros(3)], "FP64", RAGGED),
+    ([np.zeros(2), 1.0], "FP64", RAGGED),
+    ([1.0, np.zeros(1)], "FP64", RAGGED),
     ([[1, 2], [3]], "INT32", RAGGED),
     ([[1, 2], 3], "FP32", RAGGED),
     ([1, [2, 3]], "FP32", RAGGED),
-    (MASKED, "FP64", ": the array has masked elements; fill them first"),
+    (MASKED, "FP64", HIDDEN),
+    ([MASKED], "FP64", HIDDEN),
+    ([np.zeros(2), MASKED], "FP64", HIDDEN),
+    ([[1.0, 2.0], MASKED], "FP64", HIDDEN),
+    ([[1.0, np.ma.masked]], "FP64", HIDDEN),
+    ([1.0] * 50 + [np.ma.masked], "FP64", HIDDEN),
+    (HasArray(MASKED), "FP64", HIDDEN),
+    ([HasArray(MASKED)], "FP64", HIDDEN),
 ]
 
 
@@ -364,6 +485,8 @@ def test_extended_precision_is_not_rounded_in_silence():
     assert read(to_tensor(np.longdouble(0.5), "FP32", WHAT)) == np.float32(0.5).tobytes()
     with pytest.raises(InvalidArgumentError, match="has no exact value in FP64"):
         to_tensor(np.longdouble(1) / 3, "FP64", WHAT)
+    with pytest.raises(InvalidArgumentError, match=r"element \[1\]: .* has no exact value in FP64"):
+        to_tensor([0.5, np.longdouble(1) / 3], "FP64", WHAT)
 
 
 def test_object_that_fails_to_offer_its_array_is_refused():

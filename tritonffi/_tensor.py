@@ -16,7 +16,8 @@ What a model's input takes, and what is done about it:
 - Python numbers, numpy scalars, and lists or tuples of them, nested at will: they become what the
   model wants where every value can. Floats round to the nearest value, as Python's own do, but
   must not overflow; integers must be in range, and must be exact where they become floats; a bool
-  is 0 or 1 to a number, but nothing else is a bool; a float is never an integer.
+  is 0 or 1 to a number, but nothing else is a bool; a float is never an integer. An array in a list
+  must have the model's dtype, as one that is alone.
 - BYTES: str (as UTF-8), bytes, bytearray and memoryview, alone, in lists, and in arrays of objects,
   of numpy's S and U types, and of StringDType. An S or U array holds what numpy says that it holds:
   its items without the padding. Elsewhere every NUL counts. An output is an array of bytes objects.
@@ -28,7 +29,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +37,18 @@ import numpy.typing as npt
 from tritonffi._bytes import format_shape, pack, place, room, show, unpack
 from tritonffi._enums import DataType
 from tritonffi._errors import InternalError, InvalidArgumentError, counted
+from tritonffi._lists import (
+    ARRAY_PROTOCOLS,
+    DEEPEST,
+    NESTED,
+    PLAIN_NUMBERS,
+    check_first_path,
+    leaf_types,
+    leaves,
+    offers_array,
+    too_deep,
+)
 from tritonffi._native import ffi
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Array: TypeAlias = npt.NDArray[np.generic]
 Shape: TypeAlias = tuple[int, ...]
@@ -54,7 +63,7 @@ _ndarray = np.ndarray
 _NOTHING = bytearray()
 # numpy 1.22 has it under the private name only.
 _from_dlpack = getattr(np, "from_dlpack" if hasattr(np, "from_dlpack") else "_from_dlpack")
-_ARRAY_PROTOCOLS = ("__array_interface__", "__array_struct__", "__array__")
+_NUMBERS = (int, float, np.bool_, np.number)
 _WANTED = {"BF16": "bfloat16 or uint16", "BYTES": "object, S or U"}
 _RAGGED = "lists of different lengths, or lists beside single values"
 
@@ -267,26 +276,25 @@ def check_shape(shape: Shape, expected: Shape, what: str) -> None:
 
 def _as_array(value: object, row: ElementType, what: str) -> Array:
     """Return the array that an object is or offers, over its own memory where that goes."""
-    if isinstance(value, np.ndarray):
-        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-            raise InvalidArgumentError(f"{what}: the array has masked elements; fill them first")
-        return np.asarray(value)
     try:
-        if any(hasattr(value, name) for name in _ARRAY_PROTOCOLS):
-            return np.asarray(value)
-        if hasattr(value, "__dlpack__"):
-            array: Array = _from_dlpack(value)
-            return array
+        if isinstance(value, np.ndarray) or any(hasattr(value, name) for name in ARRAY_PROTOCOLS):
+            array: Array = np.asanyarray(value)  # with its mask, if it has one
+        elif hasattr(value, "__dlpack__"):
+            array = _from_dlpack(value)
+        else:
+            array = np.asarray(memoryview(value))  # type: ignore[arg-type]  # asked, not known
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        if not offers_array(value):
+            raise TypeError(
+                f"{what}: expected an array, list or scalar for {row.name}, "
+                f"got {type(value).__name__}"
+            ) from None
         raise TypeError(
             f"{what}: this {type(value).__name__} cannot be read as an array: {error}"
         ) from error
-    try:
-        return np.asarray(memoryview(value))  # type: ignore[arg-type]  # asked, not known
-    except TypeError:
-        raise TypeError(
-            f"{what}: expected an array, list or scalar for {row.name}, got {type(value).__name__}"
-        ) from None
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise InvalidArgumentError(f"{what}: the array has masked elements; fill them first")
+    return np.asarray(array)
 
 
 def _exact(array: Array, row: ElementType, what: str) -> Array:
@@ -327,27 +335,60 @@ def _copy(array: Array, dtype: np.dtype[np.generic]) -> Array:
 
 def _from_python(value: object, row: ElementType, what: str) -> Array:
     """Convert numbers and lists of them if the type can hold each one."""
+    types = leaf_types(value, what)
+    plain = types <= PLAIN_NUMBERS
+    if not (plain or all(issubclass(kind, _NUMBERS) for kind in types)):
+        return _join(value, row, what)
     array: Array | None
     try:
         array = np.asarray(value)
     except (OverflowError, TypeError, ValueError, UserWarning):
         # The warning: what numpy before 1.24 says of ragged lists, where warnings are errors.
         array = None
-    if isinstance(_first_leaf(value), np.ndarray):
-        if array is None:
-            raise InvalidArgumentError(f"{what}: {_RAGGED}")
-        return _exact(array, row, what)
     if array is not None and array.size == 0 and array.dtype.kind != "O":
         return np.empty(array.shape, row.storage)
-    if array is None or not _fits(array, row):
+    plain = plain or all(_is_exact_in(kind, row) for kind in types)
+    if array is None or not plain or not _fits(array, row):
         # Something is amiss, or too close to a limit to tell from the array: now one by one.
-        for index, leaf in _leaves(value):
+        for index, leaf in leaves(value):
             _check_leaf(leaf, row, place(what, index))
         try:
             array = np.array(value, np.float64 if row is _BF16 else row.storage)
         except ValueError:
             raise InvalidArgumentError(f"{what}: {_RAGGED}") from None
     return _round_bfloat16(array) if row is _BF16 else array
+
+
+def _join(value: object, row: ElementType, what: str, index: Shape = ()) -> Array:
+    """Convert lists of which some leaves are, or offer, arrays: each leaf as if it were alone."""
+    if isinstance(value, NESTED):
+        parts = [_join(item, row, what, (*index, i)) for i, item in enumerate(value)]
+        if len({part.shape for part in parts}) > 1:
+            raise InvalidArgumentError(f"{what}: {_RAGGED}")
+        return np.array(parts, row.storage)
+    if _is_array_leaf(value, row):
+        array = _exact(_as_array(value, row, what), row, what)
+        if len(index) + array.ndim > DEEPEST:
+            raise too_deep(what)
+        return array
+    _check_leaf(value, row, place(what, index))
+    if row is _BF16:
+        return _round_bfloat16(np.array(value, np.float64))
+    return np.array(value, row.storage)
+
+
+def _is_array_leaf(value: object, row: ElementType) -> bool:
+    """Whether a leaf is held to the rule of arrays: numpy's scalars are numbers, bytes are text."""
+    if isinstance(value, np.generic):
+        return row is _BF16 and value.dtype.name == "bfloat16"
+    return not isinstance(value, (int, float, bytes)) and offers_array(value)
+
+
+def _is_exact_in(kind: type, row: ElementType) -> bool:
+    """Whether numbers of a type need no look at each for more than what `_fits` finds out."""
+    if issubclass(kind, np.floating) and not issubclass(kind, float):
+        return row is not _BF16 and np.can_cast(kind, row.dtype)
+    return True
 
 
 def _fits(array: Array, row: ElementType) -> bool:
@@ -363,20 +404,6 @@ def _fits(array: Array, row: ElementType) -> bool:
         # A value at the limit may have been an integer above it before numpy rounded it.
         return not bool((np.abs(array) >= row.high).any())
     return False
-
-
-def _first_leaf(value: object) -> object:
-    while isinstance(value, (list, tuple)) and value:
-        value = value[0]
-    return value
-
-
-def _leaves(value: object, index: Shape = ()) -> Iterator[tuple[Shape, object]]:
-    if isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _leaves(item, (*index, i))
-    else:
-        yield index, value
 
 
 def _check_leaf(leaf: object, row: ElementType, what: str) -> None:
@@ -451,10 +478,14 @@ def _elements(value: object, row: ElementType, what: str) -> tuple[Shape, list[o
         if array.dtype.kind not in "OSUT":
             raise _mismatch(array.dtype, row, what)
         return array.shape, array.reshape(-1).tolist()
+    check_first_path(value, what)
     level = list(value)
     shape = [len(level)]
     while level and isinstance(level[0], (list, tuple, np.ndarray)):
-        rows = [item.tolist() if isinstance(item, np.ndarray) else item for item in level]
+        rows = [
+            _as_array(item, row, what).tolist() if isinstance(item, np.ndarray) else item
+            for item in level
+        ]
         lengths = {len(row) if isinstance(row, (list, tuple)) else -1 for row in rows}
         if len(lengths) > 1 or -1 in lengths:
             raise InvalidArgumentError(f"{what}: {_RAGGED}")
