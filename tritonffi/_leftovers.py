@@ -24,7 +24,7 @@ _PROC = Path("/proc")
 # has no locale, cannot import from what is not ASCII.
 _PLAIN: Final = rb"[\w@%+=,./-]+"
 # Last the one that is memory.
-_ELSEWHERE: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (mkdtemp makes the folder there)
+_ELSEWHERE: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (a folder of a secret name)
 
 
 def prefix() -> str:
