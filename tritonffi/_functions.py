@@ -122,7 +122,7 @@ class FunctionModel:
         self._plain_config = made.config
         self.is_cached = made.is_cached
         self._warm_up_error: BaseException | None = None
-        self._is_triton_s = False  # from the beginning of its load on
+        self._belongs_to_triton = False  # from the beginning of its load on
         self._is_left = False
 
         input_names = [ffi.new("char[]", declared.name.encode()) for declared in made.inputs]
@@ -258,13 +258,13 @@ class FunctionModel:
     def begin_load(self) -> bool:
         """Be about to be loaded by Triton; False: nobody wants it any more."""
         with self._lock:
-            self._is_triton_s = not self.is_closed
-            return self._is_triton_s
+            self._belongs_to_triton = not self.is_closed
+            return self._belongs_to_triton
 
     def fail_load(self, error: BaseException) -> None:
         """Have not been loaded; whoever has left meanwhile does not let it go any more."""
         with self._lock:
-            self._is_triton_s = False
+            self._belongs_to_triton = False
             is_left = self._is_left
         if is_left:
             self.drop(error)
@@ -273,8 +273,8 @@ class FunctionModel:
         """Let it go, unless Triton has it, or is about to: it would fail to load for want of it."""
         with self._lock:
             self._is_left = True
-            is_triton_s = self._is_triton_s
-        if not is_triton_s:
+            belongs_to_triton = self._belongs_to_triton
+        if not belongs_to_triton:
             self.drop(error)
 
     def is_executing(self) -> bool:

@@ -404,8 +404,8 @@ class Lifecycle:
         for queue in list(self.queues):
             self.release(queue)
         self.queue.close()
-        process.forget(self)
         process.remove(server, why)
+        process.forget(self)
         _log.capture.unwatch(self)
         self._server = None
 
