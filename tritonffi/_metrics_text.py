@@ -103,6 +103,8 @@ def parse_metrics(text: str) -> dict[str, MetricFamilySamples]:
     families: dict[str, _Family] = {}
     parents: dict[str, str] = {}
     number = 0
+    if text.count("\r\n") == text.count("\n"):  # all end so, and it is not a description that does
+        text = text.replace("\r\n", "\n")
     lines = text.split("\n")
     try:
         for line in lines:
@@ -127,8 +129,8 @@ class _Family:
 
 
 def _take(line: str, families: dict[str, _Family], parents: dict[str, str]) -> None:
-    line = line.strip(" \t\r")
-    if not line:
+    line = line.lstrip(" \t")
+    if not line.strip():
         return
     if line.startswith("#"):
         comment = re.fullmatch(_COMMENT, line)
