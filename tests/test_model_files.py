@@ -8,7 +8,7 @@ import shutil
 import pytest
 from _ensemble import ensemble
 
-from tritonffi import InvalidArgumentError, ModelControlMode, Server
+from tritonffi import InvalidArgumentError, ModelControlMode, Server, TritonError
 from tritonffi._model_files import check_model, check_parts
 
 CONFIG = 'name: "m" {} # "python"\n# backend: "python"\n'
@@ -195,3 +195,58 @@ def test_other_folders_beside_versions_are_not_looked_at(server, repository):
         server.unload("versions")
     finally:
         shutil.rmtree(folder)
+
+
+CIRCLES = {
+    "itself": [("a", "a"), ("d", "a")],
+    "two": [("a", "b"), ("b", "a"), ("c", "b"), ("d", "c")],
+    "beside": [("a", "b"), ("b", "c"), ("c", "b"), ("d", "a")],
+}
+
+
+@pytest.mark.parametrize("circle", CIRCLES)
+def test_ensembles_that_contain_one_another_are_refused(server, circle):
+    """Triton would follow the circle until its stack is full, where another one leads to it."""
+    refused = []
+    own = f"{circle}_{{}}".format  # what is refused is remembered under its name
+    try:
+        for name, part in CIRCLES[circle]:
+            with pytest.raises(TritonError) as raised:
+                ensemble(server, own(name), [own(part)], max_batch_size=0)
+            if "contain one another" in str(raised.value):
+                refused.append(name)
+        assert refused == {"itself": ["a"], "two": ["b"], "beside": ["c"]}[circle]
+        # A model that has come in its place counts, and is no ensemble any more.
+        tensor = ("FP32", [-1])
+        server.load_function(
+            own("a"), lambda x: x, inputs={"INPUT0": tensor}, outputs={"OUTPUT0": tensor}
+        )
+        chain = ensemble(server, own("d"), [own("a")], max_batch_size=0)
+        assert chain.infer({"X": [4.0]})["Y"].tolist() == [4.0]
+    finally:
+        server.unload(own("d"))
+        server.unload(own("a"))
+
+
+def test_circles_in_a_repository_are_refused(tmp_path):
+    """In each of the control modes, at a start, in a load and in a poll."""
+    folder = tmp_path / "models"
+    for name, part in CIRCLES["beside"]:
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "config.pbtxt").write_text(ENSEMBLE.format(part))
+    message = "ensembles contain one another: b -> c -> b"
+    for mode in (ModelControlMode.NONE, ModelControlMode.POLL):
+        with pytest.raises(InvalidArgumentError, match=message):
+            Server(folder, model_control_mode=mode)
+    with pytest.raises(InvalidArgumentError, match=message):
+        Server(folder, startup_models=["d"])
+    with Server(folder, startup_models=[]) as server:
+        for name in "dab":
+            with pytest.raises(InvalidArgumentError, match=message):
+                server.load(name)
+    shutil.move(folder, tmp_path / "later")
+    folder.mkdir()
+    with Server(folder, model_control_mode=ModelControlMode.POLL) as server:
+        shutil.copytree(tmp_path / "later", folder, dirs_exist_ok=True)
+        with pytest.raises(InvalidArgumentError, match=message):
+            server.poll()

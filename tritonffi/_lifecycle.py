@@ -29,14 +29,7 @@ from tritonffi._log_settings import started_with
 from tritonffi._native import lib
 from tritonffi._process import FRESH_S, NativeServer, process
 from tritonffi._rest import held
-from tritonffi._start import (
-    HINTS,
-    log_settings,
-    new_server,
-    private_repository,
-    resolved,
-    undo,
-)
+from tritonffi._start import HINTS, log_settings, new_server, private_repository, resolved, undo
 from tritonffi._users import Users
 
 if TYPE_CHECKING:
@@ -73,6 +66,7 @@ class Lifecycle:
         retired: Those that were replaced or unloaded while a call of theirs still ran.
         registered: Repositories added since the start, and their names of models by folder.
         hidden: Models that are loaded and not in Triton's index: their repository was taken away.
+        parts: Of models that were given a config, whether they have loaded or not.
         failed_reloads: Models that did not load while they were loaded (`Process.remove`).
         turns: By model, held by the one thread that may load or unload it.
         loads: Those that a python process may keep in Triton: by thread, the model, and what looks.
@@ -90,6 +84,7 @@ class Lifecycle:
         self.retired: list[FunctionModel] = []
         self.registered: dict[str, dict[str, str]] = {}
         self.hidden: set[str] = set()
+        self.parts: dict[str, list[str]] = {}
         self.failed_reloads: set[str] = set()
         self.turns: dict[str, threading.RLock] = {}
         self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}

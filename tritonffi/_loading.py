@@ -76,6 +76,7 @@ def load_with(
             previous = lifecycle.functions.pop(name, None)
             if function is not None:
                 lifecycle.functions[name] = function
+                lifecycle.parts.pop(name, None)
             if previous is not None:
                 lifecycle.retire(previous)
 

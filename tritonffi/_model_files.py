@@ -4,7 +4,8 @@
 The process that shall run a model of Triton's python backend says on stderr that the model's file
 is missing, and ends; Triton waits for its word for ever, in a load as in the start of a server
 (triton-inference-server/server#8766). A version that is no number of 64 bits ends the process, and
-a negative one is served, but cannot be asked for.
+a negative one is served, but cannot be asked for. A circle of ensembles that leads past the one
+that is loaded is followed until the stack is full.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tritonffi._enums import ModelControlMode
 from tritonffi._errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from tritonffi._options import ServerOptions
 
@@ -58,6 +59,56 @@ def check_start(options: ServerOptions) -> None:
     for name in names or ():
         for folder in find(name):
             check_parts(folder, None, find)
+    check_circles(_names(folders) if names is None else names, find)
+
+
+def _names(folders: Iterable[Path]) -> list[str]:
+    """List what may be a model in some repositories."""
+    with contextlib.suppress(OSError):
+        return [path.name for folder in folders for path in sorted(folder.iterdir())]
+    return []
+
+
+def check_circles(
+    names: Iterable[str],
+    find: Callable[[str], Iterable[Path]],
+    known: Mapping[str, Iterable[str]] | None = None,
+) -> None:
+    """Refuse ensembles that contain one another.
+
+    Triton refuses a circle that the model is in which it loads, and remembers it: where another one
+    leads to it, that is a recursion without end.
+
+    Args:
+        names: Of models from which a circle may be reached.
+        find: Gives the folders of a model.
+        known: What is known of the parts of models otherwise.
+
+    Raises:
+        InvalidArgumentError: They do.
+    """
+
+    def parts(name: str) -> Iterator[str]:
+        if known is not None and name in known:
+            return iter(known[name])
+        return iter([part for folder in find(name) for part in parts_of(folder, None)])
+
+    seen: set[str] = set()
+    for first in names:
+        way = {first: parts(first)}  # from each to the next, with what is left to be looked at
+        while way:
+            name, left = next(reversed(way.items()))
+            part = next(left, None)
+            if part is None:
+                seen.add(name)
+                del way[name]
+            elif part in way:
+                circle = [*list(way)[list(way).index(part) :], part]
+                raise InvalidArgumentError(
+                    f"model {first!r}: ensembles contain one another: {' -> '.join(circle)}"
+                )
+            elif part not in seen:
+                way[part] = parts(part)
 
 
 def check_repository(place: str, names: Collection[str] | None = None) -> None:
@@ -152,7 +203,7 @@ def check_parts(
     """
     seen: set[str] = set()
     python: set[str] = set()
-    coming = _parts(folder, config)
+    coming = parts_of(folder, config)
     while coming:
         part = coming.pop()
         if part in seen:
@@ -164,11 +215,11 @@ def check_parts(
                     python.add(part)
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"ensemble {folder.name!r}, {error}") from None
-            coming += _parts(found, None)
+            coming += parts_of(found, None)
     return python
 
 
-def _parts(folder: Path, config: str | None) -> list[str]:
+def parts_of(folder: Path, config: str | None) -> list[str]:
     """List the models that an ensemble is made of; none of another model."""
     with contextlib.suppress(OSError):
         config = _config_text(folder, config)

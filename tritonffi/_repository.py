@@ -37,7 +37,13 @@ from tritonffi._errors import (
     UnsupportedError,
 )
 from tritonffi._loading import load_with
-from tritonffi._model_files import check_model, check_parts, check_repository
+from tritonffi._model_files import (
+    check_circles,
+    check_model,
+    check_parts,
+    check_repository,
+    parts_of,
+)
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
@@ -107,7 +113,14 @@ def _check_files(
     """Refuse a load that would never be over; return the models that get python processes."""
     folder = [*_folders(lifecycle, name), lifecycle.repository / name][0]
     own = {name} if check_model(folder, config, files or None) else set()
-    parts = check_parts(folder, config, partial(_folders, lifecycle))
+    find = partial(_folders, lifecycle)
+    parts = check_parts(folder, config, find)
+    if config is not None:
+        known = {**lifecycle.parts, name: parts_of(folder, config)}
+        check_circles([name], find, known)
+        lifecycle.parts[name] = known[name]
+    else:
+        check_circles([name], find, {k: v for k, v in lifecycle.parts.items() if k != name})
     if parts:
         with lifecycle.use():
             parts -= lifecycle.loaded(lifecycle.handle())
@@ -205,8 +218,11 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
     def call() -> None:
         with lifecycle.use():
             server = lifecycle.handle()
-            for place in lifecycle.options.paths("model_repository"):
+            places = lifecycle.options.paths("model_repository")
+            for place in places:
                 check_repository(place)
+            names = [path.name for place in places for path in pathlib.Path(place).glob("*")]
+            check_circles(names, partial(_folders, lifecycle))
             check(lib.TRITONSERVER_ServerPollModelRepository(server), f"server {lifecycle.name!r}")
 
     mark = _log.capture.mark()
