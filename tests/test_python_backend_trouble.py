@@ -164,8 +164,9 @@ def test_a_stub_that_dies_with_a_lock_takes_a_model_and_not_the_process(runs, tm
         print(message(lambda: server.close(timeout=1)))
     """
     lines = run(body, tmp_path, str(lock))
-    assert len(lines) == 5, lines
-    first, log, done, again, close = lines
+    # The stub may come upon the lock as well, and end with these words: it has no such handler.
+    ends = ("terminate called", "  what():")
+    first, log, done, again, close = [line for line in lines if not line.startswith(ends)]
     assert first == "[2.0]"
     assert log.startswith("ERROR a process of the python backend has died with the lock of the ")
     assert (done, again) == ("False", "[4.0]")
