@@ -63,7 +63,11 @@ def interrupted(number, handler, call):
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         frame.f_trace_opcodes = True
-        if event == "call" or (event == "opcode" and before.get(frame, "").startswith("CALL")):
+        # Before Python 3.11, what is raised where a generator goes on does not get into its frame,
+        # as it would from a signal, and no `finally` of it is run.
+        goes_on = sys.version_info < (3, 11) and frame.f_lasti >= 0
+        is_call = event == "call" and not goes_on
+        if is_call or (event == "opcode" and before.get(frame, "").startswith("CALL")):
             left -= 1
             if left == 0:
                 sys.settrace(None)

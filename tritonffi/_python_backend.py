@@ -49,6 +49,7 @@ _NEW_NUMPY = 2
 # What the kernel keeps of a program's name, and its flag of a process that has not become one.
 _COMM: Final = os.fsencode(STUB[:15])
 _NO_EXEC: Final = 0x40
+_PROC: Final = "/proc"
 #: How long a stub is dead and not waited for, before that is taken to be for ever: Triton looks
 #: once a second where it looks at all.
 PATIENCE_S: Final = 3.0
@@ -305,13 +306,12 @@ def _end_orphans(segments: Collection[bytes]) -> None:
     Args:
         segments: Names of shared memory of processes that are no more.
     """
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # also of what is not ours to look at
-                program, *arguments = Path(entry.path, "cmdline").read_bytes().split(b"\0")
-                is_stub = program.endswith(os.fsencode(STUB))
-                if is_stub and any(word.lstrip(b"/") in segments for word in arguments):
-                    os.kill(int(entry.name), signal.SIGKILL)
+    for pid in filter(str.isdigit, os.listdir(_PROC)):  # noqa: PTH208
+        with contextlib.suppress(OSError):  # also of what is not ours to look at
+            program, *arguments = Path(_PROC, pid, "cmdline").read_bytes().split(b"\0")
+            is_stub = program.endswith(os.fsencode(STUB))
+            if is_stub and any(word.lstrip(b"/") in segments for word in arguments):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def _own_shm() -> list[Path]:
@@ -419,18 +419,18 @@ def _stubs() -> Iterator[tuple[str, str]]:
     if not _own_shm():
         return  # the usual case, in which there is nothing to look for
     own = os.fsencode(str(os.getpid()))
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # processes come and go
-                head, _, rest = Path(entry.path, "stat").read_bytes().rpartition(b")")
-                name = head.partition(b"(")[2]
-                state, parent, *_, flags = rest.split()[:7]
-                # Dead before it came to be one: in Triton's shell, or on the way there.
-                is_none_yet = name == b"bash" or int(flags) & _NO_EXEC
-                if parent == own and (
-                    name == _COMM or (state == b"Z" and is_none_yet and _is_of_triton(entry.name))
-                ):
-                    yield entry.name, state.decode()
+    # Not by scandir, which warns where a signal handler raises before its end.
+    for pid in filter(str.isdigit, os.listdir(_PROC)):  # noqa: PTH208
+        with contextlib.suppress(OSError):  # processes come and go
+            head, _, rest = Path(_PROC, pid, "stat").read_bytes().rpartition(b")")
+            name = head.partition(b"(")[2]
+            state, parent, *_, flags = rest.split()[:7]
+            # Dead before it came to be one: in Triton's shell, or on the way there.
+            is_none_yet = name == b"bash" or int(flags) & _NO_EXEC
+            if parent == own and (
+                name == _COMM or (state == b"Z" and is_none_yet and _is_of_triton(pid))
+            ):
+                yield pid, state.decode()
 
 
 def _is_of_triton(pid: str) -> bool:

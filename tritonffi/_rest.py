@@ -35,6 +35,7 @@ _OTHERS_S = 1.0
 # What a thread may run for before it counts as one that never rests, of a library for linear
 # algebra say, in the system's ticks of 10 ms; and how long one is waited for that gets no turn.
 _TICKS = 1
+_TASKS = "/proc/self/task"
 _REST_S = 0.5
 _POLL_S = 0.0005
 
@@ -133,18 +134,17 @@ def _running() -> dict[int, int]:
     """Return the threads that run or could, but Python's, and for how long they have in ticks."""
     pythons = {thread.native_id for thread in threading.enumerate()}
     found = {}
-    with os.scandir("/proc/self/task") as tasks:
-        for task in tasks:
-            number = int(task.name)
-            if number in pythons:
-                continue
-            try:
-                text = Path(task.path, "stat").read_bytes()
-            except OSError:
-                continue  # it has ended
-            state, ticks = _read(text)
-            if state == b"R":
-                found[number] = ticks
+    # Not by scandir, which warns where a signal handler raises before its end.
+    for number in map(int, os.listdir(_TASKS)):  # noqa: PTH208
+        if number in pythons:
+            continue
+        try:
+            text = Path(_TASKS, str(number), "stat").read_bytes()
+        except OSError:
+            continue  # it has ended
+        state, ticks = _read(text)
+        if state == b"R":
+            found[number] = ticks
     return found
 
 
