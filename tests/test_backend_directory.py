@@ -68,6 +68,14 @@ def test_our_own_backend_is_the_loaded_extension(tmp_path: Path) -> None:
     assert handles[0] == handles[1]
 
 
+def make_stub(folder: Path, line: str) -> None:
+    """Make a program that runs one line of shell, and looks like a stub that takes any numpy."""
+    folder.mkdir(parents=True)
+    stub = folder / "triton_python_backend_stub"
+    stub.write_text(f"#!/bin/sh\n{line}\nnumpy._core")
+    stub.chmod(0o700)
+
+
 @pytest.mark.parametrize("version", [MINOR, "3.7"])
 def test_the_python_backend_gets_the_stub_of_this_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
@@ -76,10 +84,7 @@ def test_the_python_backend_gets_the_stub_of_this_python(
     own = make_backends(tmp_path / "own", "python", "identity")
     (own / "python/triton_python_backend_utils.py").touch()
     (own / "python/models").mkdir()
-    stub = tmp_path / "stubs" / version / "triton_python_backend_stub"
-    stub.parent.mkdir(parents=True)
-    stub.write_text("#!/bin/sh\necho $PATH $LD_LIBRARY_PATH $1\nnumpy._core")
-    stub.chmod(0o700)
+    make_stub(tmp_path / "stubs" / version, "echo $PATH $LD_LIBRARY_PATH $1")
     (tmp_path / "libpython").touch()
     monkeypatch.setattr(_python_backend, "_find_libpython", lambda: tmp_path / "libpython")
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
@@ -116,10 +121,7 @@ def test_the_python_backend_may_lie_in_folders_of_any_name(
     """What is written for the stub are their bytes, whatever the encoding of names is."""
     odd = tmp_path / os.fsdecode("ö'".encode() + b"\xff")
     own = make_backends(odd / "own", "python")
-    stub = odd / "stubs" / MINOR / "triton_python_backend_stub"
-    stub.parent.mkdir(parents=True)
-    stub.write_text("#!/bin/sh\necho $LD_LIBRARY_PATH $1; exit\nnumpy._core")
-    stub.chmod(0o700)
+    make_stub(odd / "stubs" / MINOR, "echo $LD_LIBRARY_PATH $1; exit")
     (odd / "site").mkdir()
     monkeypatch.setattr(_python_backend, "_find_libpython", lambda: odd / "libpython")
     monkeypatch.setattr(sys, "path", [str(odd / "site")])
