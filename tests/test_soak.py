@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import _backend
+import pytest
 
 # Last: the package that is tested is the installed one.
 sys.path.append(str(Path(__file__).parent.parent))
@@ -26,6 +27,7 @@ PARTS = 10
 FP32 = ("FP32", [-1])
 
 
+@pytest.mark.timeout(600)  # on a machine that has other things to do
 def test_a_long_run_of_each_kind_of_inference_leaves_nothing(library):
     """The resident set, what Python allocated, threads, descriptors, and the counters of C.
 

@@ -212,5 +212,11 @@ def unload(
 
     # `call` keeps to the time by itself, unless C does not.
     limit = None if timeout is None else timeout + _LATE_S
-    interruptible(call, f"unloading {context}", timeout=limit)
+    what = f"unloading {context}"
+    try:
+        interruptible(call, what, timeout=limit)
+    except TimeoutError as error:
+        if not str(error).startswith(what):  # that of the call itself
+            raise
+        raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s") from None
     _log.capture.forward()
