@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import opcode
 import sys
 import tempfile
@@ -63,10 +64,9 @@ def interrupted(number, handler, call):
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         frame.f_trace_opcodes = True
-        # Before Python 3.11, what is raised where a generator goes on does not get into its frame,
-        # as it would from a signal, and no `finally` of it is run.
-        goes_on = sys.version_info < (3, 11) and frame.f_lasti >= 0
-        is_call = event == "call" and not goes_on
+        # What is raised where a generator goes on, or is dropped, does not in every Python get into
+        # its frame, as it would from a signal: no `finally` of it is run then, or nobody is told.
+        is_call = event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR
         if is_call or (event == "opcode" and before.get(frame, "").startswith("CALL")):
             left -= 1
             if left == 0:

@@ -162,7 +162,8 @@ def test_settings_act_at_once(settings, records):
     log_settings(error=True)
     log_message(LogLevel.ERROR, "end")
     records.wait("end")
-    assert records.texts() == ["off ERROR", "on INFO", "on WARN", "on VERBOSE", "end"]
+    ours = [text for text in records.texts() if text.startswith(("off ", "on ", "end"))]
+    assert ours == ["off ERROR", "on INFO", "on WARN", "on VERBOSE", "end"]
 
 
 def test_a_file_of_the_user_s(settings, records, tmp_path):
