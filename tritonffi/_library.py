@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tritonffi import _elf, _native, _python_backend
-from tritonffi._call import check, encode_path
+from tritonffi._call import check, encode_path, expanded
 from tritonffi._errors import (
     AlreadyExistsError,
     InternalError,
@@ -243,7 +243,7 @@ def _at(place: Path) -> Path:
     """Return the library that `place` names, as a file or by its folder."""
     path = place
     try:
-        path = _expanded(place).absolute()
+        path = expanded(place, _NothingThereError).absolute()
         path.stat()
         if path.is_file():
             return path
@@ -262,13 +262,6 @@ def _at(place: Path) -> Path:
     raise _NothingThereError(
         f"{path} has no libtritonserver, neither in itself nor in lib or {_WHEEL_LIBS}"
     )
-
-
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:  # Python's own words do not say whose
-        raise _NothingThereError(f"{path}: no home folder is known for {path.parts[0]}") from None
 
 
 def _at_variable(name: str) -> Path:
@@ -421,7 +414,7 @@ def _explain(found: Found, message: str) -> str:
 
 def _user_directory(directory: _PathLike) -> Path:
     try:
-        path = _expanded(Path(directory)).absolute()
+        path = expanded(directory, _NothingThereError).absolute()
     except _NothingThereError as nothing:
         raise FileNotFoundError(f"backend directory {nothing}") from None
     if not path.exists():
