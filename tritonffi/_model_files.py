@@ -49,24 +49,40 @@ def check_start(options: ServerOptions) -> None:
     ):
         names = None
     places = options.paths("model_repository")
-    for place in places:
-        check_repository(place, names)
     folders = [Path(place) for place in places if "://" not in place]
 
     def find(name: str) -> list[Path]:
         return [folder / name for folder in folders if (folder / name).is_dir()]
 
+    check_repositories(places, find, names)
     for name in names or ():
         for folder in find(name):
             check_parts(folder, None, find)
-    check_circles(_names(folders) if names is None else names, find)
 
 
-def _names(folders: Iterable[Path]) -> list[str]:
-    """List what may be a model in some repositories."""
-    with contextlib.suppress(OSError):
-        return [path.name for folder in folders for path in sorted(folder.iterdir())]
-    return []
+def check_repositories(
+    places: Iterable[str],
+    find: Callable[[str], Iterable[Path]],
+    names: Collection[str] | None = None,
+) -> None:
+    """Refuse repositories with a model that Triton would wait for, or with a circle of ensembles.
+
+    Args:
+        places: Folders, and URLs, into which nobody can look.
+        find: Gives the folders of a model.
+        names: Of the models to look at; None: all.
+
+    Raises:
+        InvalidArgumentError: There is one.
+    """
+    folders = [Path(place) for place in places if "://" not in place]
+    for folder in folders:
+        for model in sorted(folder.iterdir()):
+            if names is None or model.name in names:
+                check_model(model)
+    if names is None:
+        names = [model.name for folder in folders for model in sorted(folder.iterdir())]
+    check_circles(names, find)
 
 
 def check_circles(
@@ -109,22 +125,6 @@ def check_circles(
                 )
             elif part not in seen:
                 way[part] = parts(part)
-
-
-def check_repository(place: str, names: Collection[str] | None = None) -> None:
-    """Refuse a repository with a model that Triton would wait for.
-
-    Args:
-        place: A folder, or a URL, into which nobody can look.
-        names: Of the folders to look at; None: all.
-
-    Raises:
-        InvalidArgumentError: A model lacks its file.
-    """
-    if "://" not in place:
-        for folder in sorted(Path(place).iterdir()):
-            if names is None or folder.name in names:
-                check_model(folder)
 
 
 def check_model(

@@ -41,7 +41,7 @@ from tritonffi._model_files import (
     check_circles,
     check_model,
     check_parts,
-    check_repository,
+    check_repositories,
     parts_of,
 )
 from tritonffi._native import lib
@@ -219,10 +219,7 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
         with lifecycle.use():
             server = lifecycle.handle()
             places = lifecycle.options.paths("model_repository")
-            for place in places:
-                check_repository(place)
-            names = [path.name for place in places for path in pathlib.Path(place).glob("*")]
-            check_circles(names, partial(_folders, lifecycle))
+            check_repositories(places, partial(_folders, lifecycle))
             check(lib.TRITONSERVER_ServerPollModelRepository(server), f"server {lifecycle.name!r}")
 
     mark = _log.capture.mark()
