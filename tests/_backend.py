@@ -17,6 +17,8 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tritonffi._process import process
+
 NAME = "tffitest"
 """What a config.pbtxt calls the backend."""
 
@@ -212,3 +214,8 @@ class Gate:
         """Lets everybody go and closes the gate again."""
         self.open()
         self.close()
+
+
+def running_servers():
+    """Servers that are not stopped, of this process."""
+    return [server for server in process._servers if not server.is_stopped]

@@ -318,32 +318,6 @@ def test_page_locked_dlpack_is_read(echo):
     assert gone() is None
 
 
-class Bfloat16(Lender):
-    """A BF16 array over DLPack, which numpy does not know."""
-
-    def __dlpack__(self, **keywords):
-        """Lend uint16, renamed."""
-        capsule = super().__dlpack__(**keywords)
-        is_valid, pointer, _ = _lent._capsules()
-        name = b"dltensor_versioned" if is_valid(capsule, b"dltensor_versioned") else b"dltensor"
-        ctype = "tffi_dlpack_versioned *" if name.endswith(b"versioned") else "tffi_dlpack *"
-        ffi.cast(ctype, pointer(capsule, name)).tensor.dtype.code = 4
-        return capsule
-
-
-@pytest.mark.parametrize("versioned", [True, False])
-def test_bfloat16_comes_over_dlpack(server, versioned):
-    """Which only other libraries have."""
-    value = np.array([1.5, -2], ml_dtypes.bfloat16)
-    lender = Bfloat16(value.view(np.uint16), versioned=versioned)
-    assert echo_of(server.model("echo_bf16"), lender).tobytes() == value.tobytes()
-    out = np.zeros(2, np.uint16)
-    server.model("echo_bf16").infer(
-        {"INPUT0": value}, out={"OUTPUT0": Bfloat16(out, versioned=versioned)}
-    )
-    assert out.tobytes() == value.tobytes()
-
-
 class Broken(Lender):
     """An array over DLPack whose tensor is changed before it is given away."""
 
@@ -360,6 +334,27 @@ class Broken(Lender):
         ctype = "tffi_dlpack_versioned *" if name.endswith(b"versioned") else "tffi_dlpack *"
         self.change(ffi.cast(ctype, pointer(capsule, name)).tensor)
         return capsule
+
+
+class Bfloat16(Broken):
+    """A BF16 array over DLPack, which numpy does not know: uint16, renamed."""
+
+    def __init__(self, memory, **keywords):
+        """Lend `memory`."""
+        super().__init__(memory, lambda tensor: setattr(tensor.dtype, "code", 4), **keywords)
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_bfloat16_comes_over_dlpack(server, versioned):
+    """Which only other libraries have."""
+    value = np.array([1.5, -2], ml_dtypes.bfloat16)
+    lender = Bfloat16(value.view(np.uint16), versioned=versioned)
+    assert echo_of(server.model("echo_bf16"), lender).tobytes() == value.tobytes()
+    out = np.zeros(2, np.uint16)
+    server.model("echo_bf16").infer(
+        {"INPUT0": value}, out={"OUTPUT0": Bfloat16(out, versioned=versioned)}
+    )
+    assert out.tobytes() == value.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -196,17 +196,12 @@ def test_a_handler_may_raise_at_any_step_of_a_close(start):
     assert number > 40
 
 
-def running_servers():
-    """Servers that are not stopped, of this process."""
-    return [server for server in tritonffi._process.process._servers if not server.is_stopped]
-
-
 def test_a_handler_may_raise_at_any_step_of_a_start(tmp_path, monkeypatch):
     """Whatever there is by then is taken back: folder, thread, server."""
     folders = tmp_path / "folders"
     folders.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folders))
-    running = running_servers()
+    running = _backend.running_servers()
     watchers = set(tritonffi._log.capture._watchers)
     number = 1
     came = True
@@ -224,7 +219,7 @@ def test_a_handler_may_raise_at_any_step_of_a_start(tmp_path, monkeypatch):
                 thread.join(30)
         stopped = {s.folder for s in tritonffi._process.process._servers if s.is_stopped}
         assert set(folders.iterdir()) <= stopped  # and then it goes with its server
-        assert running_servers() == running
+        assert _backend.running_servers() == running
         assert tritonffi._log.capture._watchers == watchers
         number = later(number)
     assert number > 40

@@ -12,7 +12,7 @@ import _backend
 import numpy as np
 import pytest
 
-from tritonffi import InvalidArgumentError, Server, Trace, TritonError, _process
+from tritonffi import InvalidArgumentError, Server, Trace, TritonError
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 
@@ -131,34 +131,29 @@ def test_a_callable_s_load_that_was_left_goes_on(small, before, fails):
         assert model.infer({"x": [1.0]})["y"].tolist() == [101]
 
 
-def running_servers():
-    """Servers that are not stopped, of this process."""
-    return [server for server in _process.process._servers if not server.is_stopped]
-
-
 def test_a_start_that_was_left_is_undone(tmp_path, backend_directory, gate):
     """By a timeout; nothing of the server stays."""
     _backend.write_model(tmp_path, "slow", FP32, init_hold=True)
-    running = running_servers()
+    running = _backend.running_servers()
     with pytest.raises(TimeoutError, match="starting server 'triton' is not over"):
         Server(tmp_path, backend_directory=backend_directory, start_timeout=0.1)
     gate.wait()
     gate.open()
     join_errands()
-    assert running_servers() == running
+    assert _backend.running_servers() == running
 
 
 def test_ctrl_c_leaves_a_start(tmp_path, backend_directory, gate):
     """The same by Ctrl-C."""
     _backend.write_model(tmp_path, "slow", FP32, init_hold=True)
-    running = running_servers()
+    running = _backend.running_servers()
     thread = interrupt_at(gate)
     with pytest.raises(KeyboardInterrupt):
         Server(tmp_path, backend_directory=backend_directory)
     thread.join()
     gate.open()
     join_errands()
-    assert running_servers() == running
+    assert _backend.running_servers() == running
 
 
 def test_close_waits_no_longer_than_it_was_told(tmp_path, backend_directory, gate):
