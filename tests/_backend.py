@@ -17,7 +17,7 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tritonffi._process import process
+from tritonffi._process import NativeServer, process
 
 NAME = "tffitest"
 """What a config.pbtxt calls the backend."""
@@ -216,6 +216,6 @@ class Gate:
         self.close()
 
 
-def running_servers():
+def running_servers() -> list[NativeServer]:
     """Servers that are not stopped, of this process."""
     return [server for server in process._servers if not server.is_stopped]
