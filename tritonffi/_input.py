@@ -19,6 +19,7 @@ from tritonffi._call import encode
 from tritonffi._enums import MemoryType
 from tritonffi._errors import InvalidArgumentError, counted
 from tritonffi._lent import Lent, borrow, is_elsewhere
+from tritonffi._lists import offers
 from tritonffi._native import ffi
 from tritonffi._tensor import element_type, to_tensor
 
@@ -163,7 +164,7 @@ def _is_lent(value: object, datatype: str) -> bool:
     """Whether numpy cannot read an array: for its place, or as BF16, which it does not know."""
     if isinstance(value, np.ndarray):
         return False
-    return is_elsewhere(value) or (datatype == "BF16" and hasattr(value, "__dlpack_device__"))
+    return is_elsewhere(value) or (datatype == "BF16" and offers(value, "__dlpack_device__"))
 
 
 def _borrow(value: object, datatype: str, what: str) -> Lent:

@@ -18,6 +18,7 @@ import numpy as np
 from tritonffi import _cuda
 from tritonffi._enums import MemoryType
 from tritonffi._errors import InvalidArgumentError
+from tritonffi._lists import offers
 from tritonffi._native import ffi, lib
 from tritonffi._tensor import ELEMENT_TYPES
 
@@ -77,13 +78,17 @@ class _DLPack(Protocol):
 
 def is_elsewhere(value: object) -> bool:
     """Return whether a value is an array outside of plain CPU memory, which numpy cannot read."""
-    device = getattr(value, "__dlpack_device__", None)
-    if device is not None and hasattr(value, "__dlpack__"):
+    if _lends(value):
         try:
-            return int(device()[0]) != _CPU
+            return int(value.__dlpack_device__()[0]) != _CPU  # type: ignore[attr-defined]
         except Exception:  # noqa: BLE001 (`borrow` tells it)
             return True
-    return hasattr(value, "__cuda_array_interface__")
+    return offers(value, "__cuda_array_interface__")
+
+
+def _lends(value: object) -> bool:
+    """Return whether a value is lent over DLPack."""
+    return offers(value, "__dlpack__") and offers(value, "__dlpack_device__")
 
 
 def borrow(value: object, what: str) -> Lent:
@@ -101,9 +106,9 @@ def borrow(value: object, what: str) -> Lent:
             memory that Triton cannot read.
         UnavailableError: It is in GPU memory, and there is no CUDA driver.
     """
-    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        return _from_dlpack(value, what)
-    if hasattr(value, "__cuda_array_interface__"):
+    if _lends(value):
+        return _from_dlpack(value, what)  # type: ignore[arg-type]  # as it says
+    if offers(value, "__cuda_array_interface__"):
         return _from_cuda_array_interface(value, what)
     raise TypeError(f"{what}: this {type(value).__name__} lends no memory")
 
@@ -158,13 +163,19 @@ def _from_dlpack(value: _DLPack, what: str) -> Lent:
 
 def _from_cuda_array_interface(value: object, what: str) -> Lent:
     kind = type(value).__name__
-    interface = value.__cuda_array_interface__  # type: ignore[attr-defined]  # was asked for
     try:
+        interface = dict(value.__cuda_array_interface__)  # type: ignore[attr-defined]
         shape = tuple(int(size) for size in interface["shape"])
         address, is_read_only = interface["data"]
         pointer = ffi.cast("char *", int(address))
         dtype = np.dtype(interface["typestr"])
-    except (KeyError, TypeError, ValueError) as error:
+        strides = interface.get("strides")
+        if strides is not None:
+            strides = tuple(int(stride) for _, stride in zip(shape, strides, strict=True))
+        stream = interface.get("stream")
+        if stream is not None:
+            stream = int(stream)
+    except Exception as error:
         raise TypeError(
             f"{what}: the __cuda_array_interface__ of this {kind} is broken: {error!r}"
         ) from error
@@ -172,7 +183,6 @@ def _from_cuda_array_interface(value: object, what: str) -> Lent:
         raise InvalidArgumentError(f"{what}: the array has a mask; fill it first")
     if dtype not in _BY_STORAGE:
         raise InvalidArgumentError(f"{what}: this {kind} holds {dtype}, which Triton does not have")
-    strides = interface.get("strides")
     if strides is not None:
         _check_order(shape, strides, dtype.itemsize, f"{what}: this {kind}")
     byte_size = math.prod(shape) * dtype.itemsize
@@ -180,9 +190,8 @@ def _from_cuda_array_interface(value: object, what: str) -> Lent:
     device_id = 0
     if byte_size > 0:
         device_id = _cuda.device_of(int(address))
-        stream = interface.get("stream")
         if stream is not None:
-            _cuda.synchronize(device_id, int(stream))
+            _cuda.synchronize(device_id, stream)
     return Lent(
         data=_keeping(value, pointer),
         byte_size=byte_size,

@@ -119,9 +119,17 @@ def check_first_path(value: object, what: str) -> None:
     raise too_deep(what)
 
 
+def offers(value: object, *protocols: str) -> bool:
+    """Whether an object has one of some attributes, or one that cannot be read."""
+    try:
+        return any(getattr(value, name, None) is not None for name in protocols)
+    except Exception:  # noqa: BLE001 -- a property of somebody else's: whoever reads it tells
+        return True
+
+
 def offers_array(value: object) -> bool:
     """Whether an object has one of the protocols of arrays."""
-    if any(hasattr(value, name) for name in (*ARRAY_PROTOCOLS, "__dlpack__")):
+    if offers(value, *ARRAY_PROTOCOLS, "__dlpack__"):
         return True
     try:
         memoryview(value)  # type: ignore[arg-type]  # asked, not known

@@ -18,6 +18,7 @@ from tritonffi._call import string
 from tritonffi._enums import DataType, MemoryType
 from tritonffi._errors import InternalError, InvalidArgumentError
 from tritonffi._lent import Lent, borrow
+from tritonffi._lists import offers
 from tritonffi._native import ffi
 from tritonffi._tensor import check_shape, element_type, from_tensor
 
@@ -198,7 +199,7 @@ def _place(value: object, spec: TensorSpec, model: str) -> _Place:
     if row.storage is None:
         raise InvalidArgumentError(f"{what} is for outputs of a fixed size, and BYTES have none")
     shape: tuple[int, ...] | None
-    if not isinstance(value, np.ndarray) and any(hasattr(value, name) for name in _LENDERS):
+    if not isinstance(value, np.ndarray) and offers(value, *_LENDERS):
         lent = borrow(value, what)
         if lent.is_read_only:
             raise InvalidArgumentError(f"{what} is read-only")

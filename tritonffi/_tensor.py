@@ -45,6 +45,7 @@ from tritonffi._lists import (
     check_first_path,
     leaf_types,
     leaves,
+    offers,
     offers_array,
     too_deep,
 )
@@ -277,13 +278,15 @@ def check_shape(shape: Shape, expected: Shape, what: str) -> None:
 def _as_array(value: object, row: ElementType, what: str) -> Array:
     """Return the array that an object is or offers, over its own memory where that goes."""
     try:
-        if isinstance(value, np.ndarray) or any(hasattr(value, name) for name in ARRAY_PROTOCOLS):
+        if isinstance(value, np.ndarray) or offers(value, *ARRAY_PROTOCOLS):
             array: Array = np.asanyarray(value)  # with its mask, if it has one
-        elif hasattr(value, "__dlpack__"):
+        elif offers(value, "__dlpack__"):
             array = _from_dlpack(value)
         else:
             array = np.asarray(memoryview(value))  # type: ignore[arg-type]  # asked, not known
-    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:
         if not offers_array(value):
             raise TypeError(
                 f"{what}: expected an array, list or scalar for {row.name}, "
