@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 
 import numpy as np
@@ -461,6 +462,20 @@ def test_threads_share_a_model(echo):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_what_an_array_raises_is_told_with_its_input(echo):
+    """As it is, where it is not what reading an array usually raises."""
+
+    class Divided:
+        def __array__(self, dtype=None, copy=None):
+            raise ZeroDivisionError("by nothing")
+
+    for value in (Divided(), [Divided()]):
+        with pytest.raises(ZeroDivisionError, match="by nothing") as caught:
+            echo.infer({"INPUT0": value})
+        if sys.version_info >= (3, 11):
+            assert caught.value.__notes__ == ["in model 'echo', input 'INPUT0'"]
 
 
 def test_a_response_is_a_mapping(echo):

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import _backend
+import numpy as np
 import pytest
 
 import tritonffi
@@ -67,7 +68,9 @@ def interrupted(number, handler, call):
         # What is raised where a generator goes on, or is dropped, does not in every Python get into
         # its frame, as it would from a signal: no `finally` of it is run then, or nobody is told.
         is_call = event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR
-        if is_call or (event == "opcode" and before.get(frame, "").startswith("CALL")):
+        is_step = is_call or (event == "opcode" and before.get(frame, "").startswith("CALL"))
+        # Nor does Python forget what is being handled there, with all that the frame has.
+        if is_step and (handler is not interrupt or sys.exc_info()[0] is None):
             left -= 1
             if left == 0:
                 sys.settrace(None)
@@ -104,18 +107,20 @@ def submit(model):
 
 def in_order(model):
     """Return the values of a map."""
-    return [r["OUTPUT0"].tolist() for r in model.map([ONES] * 3, in_flight=3)]
+    with model.map([ONES] * 3, in_flight=3) as responses:
+        return [r["OUTPUT0"].tolist() for r in responses]
 
 
 def as_completed(model):
     """Return the values of one that gives what is there."""
-    items = model.map([ONES] * 3, in_flight=3, ordered=False)
-    return [r["OUTPUT0"].tolist() for r in items]
+    with model.map([ONES] * 3, in_flight=3, ordered=False) as responses:
+        return [r["OUTPUT0"].tolist() for r in responses]
 
 
 def stream(model):
     """Return the values of a stream."""
-    return [r["OUTPUT0"].tolist() for r in model.stream(ONES)]
+    with model.stream(ONES) as responses:
+        return [r["OUTPUT0"].tolist() for r in responses]
 
 
 @pytest.mark.parametrize("call", [infer, submit, in_order, as_completed, stream])
@@ -163,17 +168,44 @@ class InterruptionError(Exception):
     """What a handler raises."""
 
 
+def interrupt():
+    """Raise, as a handler may."""
+    raise InterruptionError
+
+
 def cut_short(number, call):
     """Call, and raise at the step with a number; tell whether it came to that."""
-
-    def handler():
-        raise InterruptionError
-
     try:
-        came, _ = interrupted(number, handler, call)
+        came, _ = interrupted(number, interrupt, call)
     except InterruptionError:
         came = True
     return came
+
+
+def prepared(model):
+    """Return the values of a map of a prepared call."""
+    ones = {"INPUT0": np.ones(1, np.float32)}
+    with model.prepare(ones).map([ones] * 3, in_flight=3) as responses:
+        return [r["OUTPUT0"].tolist() for r in responses]
+
+
+@pytest.mark.parametrize("call", [infer, submit, stream, in_order, as_completed, prepared])
+def test_what_a_handler_raises_comes_out(start, call):
+    """Whatever class it has: a `TimeoutError` of an alarm, say, is no failure of an item."""
+    model = start().model("one")
+    expected = call(model)
+    number = 0
+    came = True
+    while came:
+        number = later(number)
+        came = told = False
+        try:
+            came, result = interrupted(number, interrupt, lambda: call(model))
+        except InterruptionError:
+            came = told = True
+        assert told or not came, number
+    assert result == expected
+    assert number > 40
 
 
 def test_a_handler_may_raise_at_any_step_of_a_close(start):

@@ -496,14 +496,10 @@ def test_object_that_fails_to_offer_its_array_is_refused():
         def __array__(self, dtype=None, copy=None):
             raise TypeError("it is on the moon")
 
-    class Divided:
-        def __array__(self, dtype=None, copy=None):
-            raise ZeroDivisionError("by nothing")
-
     class Unread:
         @property
         def __array_interface__(self):
-            raise ZeroDivisionError("by nothing")
+            raise ValueError("it is gone")
 
     class Device:
         def __dlpack__(self, **options):
@@ -517,11 +513,10 @@ def test_object_that_fails_to_offer_its_array_is_refused():
     assert (
         str(caught.value) == f"{WHAT}: this Elsewhere cannot be read as an array: it is on the moon"
     )
-    for value in (Divided(), Unread(), [Divided()], [Unread()]):
-        kind = type(value[0] if isinstance(value, list) else value).__name__
+    for value in (Unread(), [Unread()]):
         with pytest.raises(TypeError) as caught:
             to_tensor(value, "FP32", WHAT)
-        assert str(caught.value) == f"{WHAT}: this {kind} cannot be read as an array: by nothing"
+        assert str(caught.value) == f"{WHAT}: this Unread cannot be read as an array: it is gone"
     with pytest.raises(TypeError) as caught:
         to_tensor(Device(), "FP32", WHAT)
     assert str(caught.value) == f"{WHAT}: this Device cannot be read as an array: unreachable"

@@ -160,6 +160,12 @@ def error_from_code(code: int, message: str) -> TritonError:
     return error
 
 
+def note(error: BaseException, words: str) -> None:
+    """Add to an exception of somebody else's where it came, as far as Python can."""
+    if hasattr(error, "add_note"):  # Python 3.11
+        error.add_note(words)
+
+
 def counted(number: int, thing: str) -> str:
     """Write a number of things: ``1 part``, ``2 parts``."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

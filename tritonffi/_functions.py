@@ -27,7 +27,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tritonffi._call import encode, interruptible, take_error
-from tritonffi._errors import ClosedError, TritonError, UnsupportedError
+from tritonffi._errors import ClosedError, TritonError, UnsupportedError, note
 from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_inputs import InputReader
 from tritonffi._function_results import ResultWriter
@@ -223,8 +223,7 @@ class FunctionModel:
         if not isinstance(cause, Exception):
             raise self._warm_up_failure(error) from cause
         take_error(error)  # the same in Triton's form
-        if hasattr(cause, "add_note"):  # Python 3.11
-            cause.add_note(f"in the warm-up of model {self.name!r}, during its load")
+        note(cause, f"in the warm-up of model {self.name!r}, during its load")
         try:
             raise cause
         finally:

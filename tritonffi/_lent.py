@@ -18,7 +18,7 @@ import numpy as np
 from tritonffi import _cuda
 from tritonffi._enums import MemoryType
 from tritonffi._errors import InvalidArgumentError
-from tritonffi._lists import offers
+from tritonffi._lists import READING_ERRORS, offers
 from tritonffi._native import ffi, lib
 from tritonffi._tensor import ELEMENT_TYPES
 
@@ -81,7 +81,7 @@ def is_elsewhere(value: object) -> bool:
     if _lends(value):
         try:
             return int(value.__dlpack_device__()[0]) != _CPU  # type: ignore[attr-defined]
-        except Exception:  # noqa: BLE001 (`borrow` tells it)
+        except READING_ERRORS:  # `borrow` tells it
             return True
     return offers(value, "__cuda_array_interface__")
 
@@ -117,7 +117,7 @@ def _from_dlpack(value: _DLPack, what: str) -> Lent:
     kind = type(value).__name__
     try:
         place, device_id = (int(number) for number in value.__dlpack_device__())
-    except Exception as error:
+    except READING_ERRORS as error:
         raise TypeError(f"{what}: this {kind} does not say where it is: {error}") from error
     if place not in _PLACES:
         raise InvalidArgumentError(
@@ -132,7 +132,7 @@ def _from_dlpack(value: _DLPack, what: str) -> Lent:
         except TypeError:
             capsule = value.__dlpack__(**stream)  # older than versions
         owner, tensor, is_read_only = _open(capsule)
-    except Exception as error:
+    except READING_ERRORS as error:
         raise TypeError(f"{what}: this {kind} does not lend its memory: {error}") from error
     if memory_type is MemoryType.GPU:
         _cuda.synchronize(device_id, _cuda.LEGACY_STREAM)
@@ -175,7 +175,7 @@ def _from_cuda_array_interface(value: object, what: str) -> Lent:
         stream = interface.get("stream")
         if stream is not None:
             stream = int(stream)
-    except Exception as error:
+    except READING_ERRORS as error:
         raise TypeError(
             f"{what}: the __cuda_array_interface__ of this {kind} is broken: {error!r}"
         ) from error

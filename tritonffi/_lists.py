@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Shape = tuple[int, ...]
 
 ARRAY_PROTOCOLS = ("__array_interface__", "__array_struct__", "__array__")
+#: What reading an array of somebody else's raises where that fails. Anything else is passed on as
+#: it is: a signal handler's exception is none of the array's.
+READING_ERRORS = (AttributeError, BufferError, KeyError, RuntimeError, TypeError, ValueError)
 PLAIN_NUMBERS = frozenset((bool, int, float))
 NESTED = (list, tuple, range)
 # The most dimensions that numpy has; before numpy 2 there are fewer, and they have a name.
@@ -123,7 +126,7 @@ def offers(value: object, *protocols: str) -> bool:
     """Whether an object has one of some attributes, or one that cannot be read."""
     try:
         return any(getattr(value, name, None) is not None for name in protocols)
-    except Exception:  # noqa: BLE001 -- a property of somebody else's: whoever reads it tells
+    except READING_ERRORS:  # whoever reads it tells
         return True
 
 

@@ -31,11 +31,11 @@ class Place:
         shape: That is written now.
         alike: The shape of which an array can be taken with nothing written but its address; None:
             what was written last was no such array.
+        what: The model and the input, for messages.
     """
 
     __slots__ = (
         "_dims",
-        "_what",
         "alike",
         "datatype",
         "name",
@@ -43,6 +43,7 @@ class Place:
         "spec",
         "storage",
         "tensor",
+        "what",
     )
 
     def __init__(self, spec: ModelSpec, name: str, tensor: CData) -> None:
@@ -54,14 +55,14 @@ class Place:
         self.datatype = row.name
         self.shape: tuple[int, ...] = ()
         self.alike: tuple[int, ...] | None = None
-        self._what = f"model {spec.name!r}, input {name!r}"
+        self.what = f"model {spec.name!r}, input {name!r}"
         self._dims: object = None
         tensor.datatype = int(row.datatype)
         tensor.memory_type = lib.TRITONSERVER_MEMORY_CPU
 
     def write(self, value: object) -> CData:
         """Write a value of any kind that makes one tensor; returns its address, which keeps it."""
-        pointer, shape, size = to_tensor(value, self.datatype, self._what)
+        pointer, shape, size = to_tensor(value, self.datatype, self.what)
         self.tensor.byte_size = size
         self._write_shape(shape)
         self.alike = None if self.storage is None else shape
@@ -69,7 +70,7 @@ class Place:
 
     def take_apart(self, value: object, *, batching: bool) -> Pieces | None:
         """Write the shape of a value that comes in pieces; None: it is not such a value."""
-        pieces = pieces_of(value, self.spec, self._what, batching=batching)
+        pieces = pieces_of(value, self.spec, self.what, batching=batching)
         if pieces is not None:
             self.tensor.byte_size = 0
             self._write_shape(pieces.shape)
@@ -96,14 +97,14 @@ class Place:
         expected = f"{self.datatype}{list(self.shape)} in C order"
         if not isinstance(value, _ndarray):
             return TypeError(
-                f"{self._what}: a prepared call takes numpy arrays, here {expected}, not "
+                f"{self.what}: a prepared call takes numpy arrays, here {expected}, not "
                 f"{type(value).__name__}"
             )
         if value.shape == self.shape and is_stored_as(value.dtype, self.datatype):
             return InvalidArgumentError(
-                f"{self._what}: the call was prepared for {expected}, and this array is not"
+                f"{self.what}: the call was prepared for {expected}, and this array is not"
             )
         return InvalidArgumentError(
-            f"{self._what}: the call was prepared for {expected}, not for an array of "
+            f"{self.what}: the call was prepared for {expected}, not for an array of "
             f"{value.dtype} of shape {format_shape(value.shape)}"
         )

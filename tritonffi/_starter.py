@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import InvalidArgumentError, TritonError
 from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference
 from tritonffi._input import Raw
@@ -37,6 +37,15 @@ _ORDERS = 256
 
 #: Where C counts how often a model of any server may have changed.
 model_changes = lib.tffi_model_changes()
+
+
+def _raise_strange(failure: Exception | None) -> None:
+    """Raise what came of items of which none failed by itself: a signal handler has raised it.
+
+    But for what Triton, or fresh metadata, may have had to say.
+    """
+    if failure is not None and not isinstance(failure, TritonError):
+        raise failure
 
 
 class Starter:
@@ -134,18 +143,22 @@ class Starter:
             while len(outcomes) < len(items):
                 left = items[len(outcomes) :]
                 burst = []
-                if self._start_alike(make, queue, left, keywords, burst):
+                are_started, failure = self._start_alike(make, queue, left, keywords, burst)
+                if are_started:
                     outcomes += burst
                     continue
                 # What failed is tried once more by itself: `start` finds the reason, and fresh
                 # metadata.
                 tried: Sequence[AnyInference | None] = burst or [None]
+                had = len(errors)
                 for item, inference in zip(left, tried, strict=False):
                     is_started = inference is not None and inference.token
                     outcomes.append(
                         inference if is_started else self._try(make, queue, item, keywords, errors)
                     )
-        except BaseException:  # Ctrl-C, above all: nobody gets any of them
+                if len(errors) == had:
+                    _raise_strange(failure)
+        except BaseException:  # of a handler: nobody gets any of them
             for given_up in (*burst, *outcomes):
                 if given_up is not None and not given_up.is_over:
                     if given_up.live_token():
@@ -162,7 +175,7 @@ class Starter:
         items: list[Inputs | Request],
         keywords: RequestKeywords,
         burst: list[AnyInference],
-    ) -> bool:
+    ) -> tuple[bool, Exception | None]:
         """Start the first of some items, and those behind it that are like it.
 
         Args:
@@ -173,10 +186,11 @@ class Starter:
             burst: Gets the inferences as they are made.
 
         Returns:
-            Whether all in `burst` are in flight; otherwise those are that have a token.
+            Whether all in `burst` are in flight, and what was raised; those are in flight that have
+            a token.
         """
         if len(items) == 1 or type(items[0]) is not dict or "trace" in keywords:
-            return False
+            return False, None
         try:
             first, request = self._read_item(items[0], keywords)
             template = self._take(first)
@@ -190,12 +204,12 @@ class Starter:
                 burst.append(make(queue, terms, others))
             are_started = template.submit_each(self._lifecycle, burst)
             template.home.append(template)
-        except Exception:  # noqa: BLE001 (it comes again, or it does not)
+        except Exception as error:  # noqa: BLE001 (it comes again, or it does not)
             for inference in burst:
                 if not inference.token:
                     inference.leave()
-            return False
-        return are_started
+            return False, error
+        return are_started, None
 
     def _try(
         self,

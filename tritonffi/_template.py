@@ -14,7 +14,7 @@ import numpy as np
 
 from tritonffi._call import encode, encode_name, take_error
 from tritonffi._enums import DataType, RequestFlag
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import InvalidArgumentError, TritonError, note
 from tritonffi._native import ffi, lib
 from tritonffi._output import Wanted
 from tritonffi._place import Place
@@ -220,13 +220,19 @@ class Template:
         for place in self.places:
             value = inputs[place.name]
             pieces = None
-            if type(value) is not _ndarray:
-                pieces = place.take_apart(value, batching=self._spec.max_batch_size > 0)
-            if pieces is None:
-                pins.append(place.write(value))
-            else:
-                pins.append(ffi.NULL)
-                special.append((place, pieces))
+            try:
+                if type(value) is not _ndarray:
+                    pieces = place.take_apart(value, batching=self._spec.max_batch_size > 0)
+                if pieces is None:
+                    pins.append(place.write(value))
+                else:
+                    pins.append(ffi.NULL)
+                    special.append((place, pieces))
+            except (TritonError, TypeError):
+                raise  # ours, which say it themselves
+            except Exception as error:
+                note(error, f"in {place.what}")
+                raise
         self._spec.check_shapes(tuple((place.name, place.shape) for place in self.places))
         return pins
 

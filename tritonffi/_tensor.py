@@ -42,6 +42,7 @@ from tritonffi._lists import (
     DEEPEST,
     NESTED,
     PLAIN_NUMBERS,
+    READING_ERRORS,
     check_first_path,
     leaf_types,
     leaves,
@@ -284,9 +285,7 @@ def _as_array(value: object, row: ElementType, what: str) -> Array:
             array = _from_dlpack(value)
         else:
             array = np.asarray(memoryview(value))  # type: ignore[arg-type]  # asked, not known
-    except MemoryError:
-        raise
-    except Exception as error:
+    except READING_ERRORS as error:
         if not offers_array(value):
             raise TypeError(
                 f"{what}: expected an array, list or scalar for {row.name}, "
