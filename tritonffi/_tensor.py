@@ -223,10 +223,11 @@ def from_tensor(
     if row.storage is None:
         array = unpack(shape, owner, byte_size, what)
     else:
+        memory = _buffer(owner, byte_size) if byte_size else _NOTHING
+        if byte_size and not writable:  # which an ndarray over it could be told to become
+            memory = np.frombuffer(memoryview(memory).toreadonly(), np.uint8)
         try:
-            array = _ndarray(
-                shape, row.storage, _buffer(owner, byte_size) if byte_size else _NOTHING
-            )
+            array = _ndarray(shape, row.storage, memory)
         except (TypeError, ValueError):
             array = None
         if array is None or array.nbytes != byte_size:
