@@ -11,7 +11,7 @@ import pytest
 from _functions import FP32, Held, Loader, row, workers
 from conftest import counters
 
-from tritonffi import InternalError, Server
+from tritonffi import InternalError, Server, _functions
 
 TWO = {"instance_group": [{"count": 2}]}
 
@@ -319,8 +319,9 @@ def test_a_failure_to_finalize_is_logged(load, caplog):
     assert workers() == []
 
 
-def test_an_initialize_that_takes_too_long_ends_the_load(load):
+def test_an_initialize_that_takes_too_long_ends_the_load(load, monkeypatch):
     """The timeout is that of the whole load; what comes later is cleared away."""
+    monkeypatch.setattr(_functions, "_JOIN_TIMEOUT", 60)  # which is waited for after other failures
     may_go = threading.Event()
     finalized = threading.Event()
 

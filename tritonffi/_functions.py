@@ -250,9 +250,10 @@ class FunctionModel:
             return int(lib.tffi_function_abandon(self._function))
 
     def drop(self, error: BaseException) -> None:
-        """Let a model go whose start or load came to nothing; after Ctrl-C, at once."""
+        """Let a model go whose start or load came to nothing; at once after Ctrl-C or a timeout."""
         self.abandon()
-        self.close(_JOIN_TIMEOUT if isinstance(error, Exception) else 0)
+        is_waited_for = isinstance(error, Exception) and not isinstance(error, TimeoutError)
+        self.close(_JOIN_TIMEOUT if is_waited_for else 0)
 
     def begin_load(self) -> bool:
         """Be about to be loaded by Triton; False: nobody wants it any more."""
