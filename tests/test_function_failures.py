@@ -353,6 +353,30 @@ def test_a_callable_that_never_returns_does_not_hold_up_close():
     assert counters() == before
 
 
+def test_a_callable_of_a_server_that_goes_on_was_not_closed():
+    """Where one that it has asked was: its own words are no sign."""
+    held = Held()
+    words = "the server was closed before its function answered"
+
+    def say(x):
+        raise UnavailableError(words)
+
+    with Server() as server, Server(exit_timeout=60) as other:
+        slow = Loader(other)(held, name="slow")
+        asking = Loader(server)(lambda x: slow.infer({"x": x})["y"], name="asking")
+        pending = asking.submit({"x": row(1)[0]})
+        held.wait()
+        other.close()
+        with pytest.raises(UnavailableError) as caught:
+            pending.result()
+        assert str(caught.value) == f"model 'asking': ClosedError: model 'slow': {words}"
+        assert type(caught.value) is UnavailableError
+        with pytest.raises(UnavailableError) as caught:
+            Loader(server)(say, name="saying").infer({"x": row(1)[0]})
+        assert type(caught.value) is UnavailableError
+        held.may_go.set()
+
+
 def test_a_callable_that_was_replaced_while_it_ran_does_not_hold_up_close_either():
     """What the old one works on fails at once; its late result is harmless."""
     held = Held()

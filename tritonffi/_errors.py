@@ -23,6 +23,7 @@ A new code of the C API is one class here, with its code in the decorator.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, TypeVar
 
 import tritonffi._interpreter  # noqa: F401  refuses where nothing of this would work
@@ -43,8 +44,12 @@ class TritonError(Exception):
 
 # How Triton says that a queue is at the ``max_queue_size`` of its policy.
 _QUEUE_IS_FULL = "Exceeds maximum queue size"
-# How csrc/function.c says it to those who wait for a callable that does not end.
-_WAS_CLOSED = "the server was closed before its function answered"
+# How csrc/function.c says it to those who wait for a callable that does not end. Where a callable
+# has raised the like, about another server perhaps, the name of its exception comes before it.
+_WAS_CLOSED = re.compile(
+    r"(\[request id: [^]]*\] )?(in ensemble '[^']*', )*model '[^']*': "
+    "the server was closed before its function answered"
+)
 
 _by_code: dict[int, type[TritonError]] = {}
 _Class = TypeVar("_Class", bound=type[TritonError])
@@ -152,7 +157,7 @@ def error_from_code(code: int, message: str) -> TritonError:
     cls = _by_code.get(code, UnknownError)
     if cls is UnavailableError and _QUEUE_IS_FULL in message:
         cls = QueueFullError
-    elif cls is UnavailableError and _WAS_CLOSED in message:
+    elif cls is UnavailableError and _WAS_CLOSED.fullmatch(message):
         cls = ClosedError
     # Queues cancel without a word, and an exception without one helps nobody.
     error = cls(message or (cls.__doc__ or "").partition("\n")[0].rstrip("."))
