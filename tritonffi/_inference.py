@@ -238,12 +238,13 @@ class Inference(Unique):
                 f"model {self.model_name!r}: no result within {timeout:g} s; it goes on"
             )
         outcomes = self._outcomes
-        if outcomes is None or len(outcomes) != 1:
+        # Where a stream has failed, what it had sent before is not what was asked for.
+        if not outcomes or (len(outcomes) > 1 and not isinstance(outcomes[-1], TritonError)):
             raise InvalidArgumentError(
                 f"model {self.model_name!r}: sent {len(outcomes or ())} responses where one was "
                 "expected: stream() gives any number of them"
             )
-        outcome = outcomes[0]
+        outcome = outcomes[-1]
         if isinstance(outcome, TritonError):
             raise outcome.with_traceback(None)  # or it would grow with each call
         return outcome
