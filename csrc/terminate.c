@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * One exception that nobody catches, and that is not to end the process.
+ * Exceptions that nobody catches, and that are not to end the process.
  *
  * Triton's python backend shares memory with its stub processes, and locks it. A stub that is killed in the very moment
  * in which it holds that lock never gives it back. After ten seconds the thread of Triton's that waits for it throws an
  * exception of Boost's which nothing there catches, so the C++ runtime is about to abort. This handler comes before:
  * it keeps that thread for ever. The model is lost, as any whose stub was killed, and everything else goes on.
+ *
+ * Where a model is let go Triton starts a thread for that, on whichever thread is the last to have used the model, and
+ * catches nothing where there can be no more threads. So who makes it let one go asks before.
  */
 
 #include <dlfcn.h>
@@ -63,6 +66,33 @@ static void find(void *library, const char *name, void *function)
 {
   void *symbol = dlsym(library, name);
   memcpy(function, &symbol, sizeof(symbol));
+}
+
+/* Waits until whoever has started it is through with starting others. */
+static void *stay(void *starting)
+{
+  pthread_mutex_lock(starting);
+  pthread_mutex_unlock(starting);
+  return NULL;
+}
+
+bool tffi_can_start_threads(uint32_t count)
+{
+  enum { MOST = 16 };
+  pthread_t threads[MOST];
+  pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+  const uint32_t wanted = count < MOST ? count : MOST;
+  uint32_t started = 0;
+  pthread_mutex_lock(&starting);
+  while (started < wanted && pthread_create(&threads[started], NULL, stay, &starting) == 0) {
+    started += 1;
+  }
+  pthread_mutex_unlock(&starting);
+  for (uint32_t i = 0; i < started; i++) {
+    pthread_join(threads[i], NULL);
+  }
+  pthread_mutex_destroy(&starting);
+  return started == wanted;
 }
 
 void tffi_terminate_handle(void *library)

@@ -92,6 +92,9 @@ typedef struct {
 bool tffi_library_load(const char *path, const char *const *neighbours, uint32_t neighbour_count, char *message,
                        size_t message_size);
 
+/* terminate.c: whether so many threads (of more than 16, 16) can be started now, to run at the same time. */
+bool tffi_can_start_threads(uint32_t count);
+
 /* The real path of the library; NULL before one is loaded. It lives for ever. */
 const char *tffi_library_path(void);
 

@@ -141,6 +141,48 @@ def test_a_limit_on_memory(run):
     """)
 
 
+NO_MORE_THREADS = """
+import threading
+
+server = tritonffi.Server()
+model = server.load_function(
+    "f", lambda x: x + 1, inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])}
+)
+taken = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 6_000_000, resource.RLIM_INFINITY))
+is_over = threading.Event()
+try:
+    while True:
+        threading.Thread(target=is_over.wait, daemon=True).start()
+except RuntimeError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("call", ["server.close()", "server.unload('f')"])
+def test_a_process_that_can_start_no_more_threads(run, call):
+    """It is told so, and may go on when it can; Triton would end it."""
+    run(
+        NO_MORE_THREADS
+        + f"""
+try:
+    {call}
+except tritonffi.UnavailableError as error:
+    assert "model 'f': it cannot be let go, as this process can start no more threads" in str(error)
+else:
+    raise AssertionError
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+is_over.set()
+{call}
+"""
+    )
+
+
+def test_the_end_of_a_process_that_can_start_no_more_threads(run):
+    """It ends as any other."""
+    run(NO_MORE_THREADS)
+
+
 @pytest.mark.parametrize(
     "name", ["with space", "möwe", "日本", "\N{GRINNING FACE}", "%s {0} $HOME"]
 )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonffi._call import encode_name, take_error
+from tritonffi._errors import UnavailableError
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -57,10 +58,20 @@ def held(
         functions: Callables behind these models.
         patience: Seconds after Triton was told, after which they are let go in any case.
 
+    Raises:
+        UnavailableError: The process can start no more threads, of which Triton needs one for each
+            model that it lets go: it would end the process.
+
     C: ``TRITONSERVER_InferenceRequestNew``, ``TRITONSERVER_InferenceRequestDelete``
     """
     versions = list(versions)
     pins: list[CData] = []
+    if versions and not lib.tffi_can_start_threads(1 + len(versions)):
+        names = ", ".join(sorted({repr(name) for name, _ in versions}))
+        raise UnavailableError(
+            f"model {names}: it cannot be let go, as this process can start no more threads: it is "
+            "at a limit for threads, or for memory"
+        )
     try:
         for name, version in versions:
             pin = ffi.new("struct TRITONSERVER_InferenceRequest **")
