@@ -148,6 +148,30 @@ def test_wrong_values_are_refused_by_name(field, value, error):
         ServerOptions(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "name", "key", "most", "beyond"),
+    [
+        ("host_policy", "any", "numa-node", "2147483647", "2147483648"),
+        ("host_policy", "any", "cpu-cores", "0-2147483647", "0-1,0-2147483648"),
+        ("backend_config", "python", "stub-timeout-seconds", 2**63 - 1, 2**63),
+        ("backend_config", "python", "shm-default-byte-size", 2**63 - 1, 2**63),
+        ("backend_config", "python", "shm-growth-byte-size", "9223372036854775807", 10**30),
+        ("backend_config", "python", "shm-message-queue-size", 0, -(2**63) - 1),
+        ("backend_config", "python", "thread-pool-size", 1024, 1025),
+        ("metrics_config", "", "summary_quantiles", "0:0.0,0.5:1e300,x", "0.5:1e309"),
+        ("metrics_config", "", "summary_quantiles", "nan:inf", "0.5:1e-310"),
+        ("metrics_config", "", "summary_quantiles", "", "0.5:0x1p9999"),
+    ],
+)
+def test_settings_that_would_end_the_process_are_refused(field, name, key, most, beyond):
+    """Triton reads them with functions that throw, and lets threads be more than there are."""
+    ServerOptions(**{field: {name: {key: most}}})
+    with pytest.raises(ValueError, match=rf"option {field}\['{name}'\].*{beyond}"):
+        ServerOptions(**{field: {name: {key: beyond}}})
+    if name == "python":
+        ServerOptions(**{field: {"other": {key: beyond}}})
+
+
 def test_every_option_can_be_applied(tmp_path):
     """A server starts with a value for each option that a machine without a GPU can take."""
     fields = {

@@ -11,6 +11,8 @@ import dataclasses
 import json
 import math
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -31,9 +33,22 @@ Convert: TypeAlias = "Callable[[object, str], Iterator[Arguments]]"
 T = TypeVar("T")
 E = TypeVar("E", bound="IntEnum")
 
+_INT_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
 _UINT_MAX = 2**32 - 1
 _MOST_THREADS = 1024
 _UINT64_MAX = 2**64 - 1
+# Settings that become numbers, by policy or backend ("" is any). Nobody catches what C++ throws
+# where one has too many digits, or where there are no threads left.
+_HOST_LIMITS = {("", "numa-node"): _INT_MAX, ("", "cpu-cores"): _INT_MAX}
+_BACKEND_LIMITS = {
+    ("python", "shm-default-byte-size"): _INT64_MAX,
+    ("python", "shm-growth-byte-size"): _INT64_MAX,
+    ("python", "shm-message-queue-size"): _INT64_MAX,
+    ("python", "stub-timeout-seconds"): _INT64_MAX,
+    ("python", "thread-pool-size"): _MOST_THREADS,
+}
+_DECIMAL = re.compile(r"0x|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
 # The exit of the process waits for the thread that polls the metrics, which sleeps as long.
 _LONGEST_INTERVAL_S = 1.0
 
@@ -211,7 +226,7 @@ def _json_by_name(value: object, what: str) -> Iterator[Arguments]:
         yield (_text_of(name, what), encode(text, what))
 
 
-def _settings_by_name(value: object, what: str) -> Iterator[Arguments]:
+def _settings_by_name(value: object, what: str) -> Iterator[tuple[bytes, bytes, bytes]]:
     for name, settings in _mapping_of(value, what).items():
         for key, setting in _mapping_of(settings, f"{what}[{name!r}]").items():
             where = f"{what}[{name!r}][{key!r}]"
@@ -222,6 +237,36 @@ def _settings_by_name(value: object, what: str) -> Iterator[Arguments]:
             else:
                 text = _text_of(setting, where).decode()
             yield (_text_of(name, what), _text_of(key, where), encode(text, where))
+
+
+def _settings_within(limits: Mapping[tuple[str, str], int]) -> Convert:
+    """Convert settings by name, of which some have integers that must not be too large."""
+
+    def convert(value: object, what: str) -> Iterator[Arguments]:
+        for name, key, text in _settings_by_name(value, what):
+            of, setting, said = name.decode(), key.decode(), text.decode()
+            limit = limits.get((of, setting), limits.get(("", setting)))
+            if limit is not None and any(int(n) > limit for n in re.findall("[0-9]+", said)):
+                message = f"{what}[{of!r}][{setting!r}] must be at most {limit}, not {said}"
+                raise ValueError(message)
+            yield name, key, text
+
+    return convert
+
+
+def _metrics_settings(value: object, what: str) -> Iterator[Arguments]:
+    for name, key, text in _settings_by_name(value, what):
+        if key == b"summary_quantiles":
+            said = text.decode()
+            for number in _DECIMAL.findall(said):
+                # A number that a double cannot hold ends the process.
+                is_zero = not re.search("[1-9]", re.split("[eE]", number)[0])
+                if "x" in number.lower() or not (
+                    is_zero or sys.float_info.min <= float(number) <= sys.float_info.max
+                ):
+                    message = f"{what}[{name.decode()!r}]: no quantiles: {said!r}"
+                    raise ValueError(message)
+        yield name, key, text
 
 
 def _resources(value: object, what: str) -> Iterator[Arguments]:
@@ -378,13 +423,13 @@ class ServerOptions:
         (), "ServerOptionsSetModelLoadDeviceLimit", _device_limits
     )
     backend_config: Mapping[str, Mapping[str, object]] = _row(
-        {}, "ServerOptionsSetBackendConfig", _settings_by_name
+        {}, "ServerOptionsSetBackendConfig", _settings_within(_BACKEND_LIMITS)
     )
     host_policy: Mapping[str, Mapping[str, object]] = _row(
-        {}, "ServerOptionsSetHostPolicy", _settings_by_name
+        {}, "ServerOptionsSetHostPolicy", _settings_within(_HOST_LIMITS)
     )
     metrics_config: Mapping[str, Mapping[str, object]] = _row(
-        {}, "ServerOptionsSetMetricsConfig", _settings_by_name
+        {}, "ServerOptionsSetMetricsConfig", _metrics_settings
     )
 
     def __post_init__(self) -> None:
