@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model config of a function model, and what is refused before Triton sees it."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from tritonffi._function_config import check_model_name, function_config
 
 X = {"x": ("FP32", [-1])}
 Y = {"y": ("BYTES", [2, 3])}
+DEEP = functools.reduce(lambda inner, _: [inner], range(20_000), [])
 
 
 def test_the_config_holds_what_was_declared_and_the_defaults():
@@ -151,6 +154,7 @@ def test_a_name_that_is_no_text_is_refused():
         ({"max_batch_size": 8.0}, TypeError, "max_batch_size must be an int, not float"),
         ({"config": []}, TypeError, "config must be a dict, not list"),
         ({"config": {"a": object()}}, TypeError, "config must be of JSON's types"),
+        ({"config": {"a": DEEP}}, TypeError, "config must be of JSON's types"),
         ({"config": {"backend": "python"}}, InvalidArgumentError, "'backend' is not for config"),
         ({"config": {"max_batch_size": 4}}, InvalidArgumentError, "'max_batch_size' is not for"),
         ({"config": {"instanceGroup": []}}, InvalidArgumentError, "written as in config.pbtxt"),

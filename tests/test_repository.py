@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import _backend
 import pytest
 
@@ -131,6 +133,13 @@ def test_files_need_a_config_and_bytes(small):
         small.load("one", CONFIG, {"1/x": "text"})
     with pytest.raises(TypeError, match="model 'one': files must be a mapping"):
         small.load("one", CONFIG, [("1/x", b"")])
+
+
+def test_a_config_of_any_depth_is_refused(server):
+    """It can be written no more than read."""
+    deep = functools.reduce(lambda inner, _: {"a": inner}, range(20_000), {})
+    with pytest.raises(InvalidArgumentError, match="'deep': config cannot be written as JSON"):
+        server.load("deep", deep)
 
 
 def test_poll_sees_what_changed(tmp_path, backend_directory):

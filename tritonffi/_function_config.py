@@ -177,7 +177,7 @@ def _checked(config: Mapping[str, object] | None, model: str) -> dict[str, JSON]
         raise TypeError(f"{model}: config must be a dict, not {type(config).__name__}")
     try:
         extra: dict[str, JSON] = json.loads(json.dumps(dict(config), allow_nan=False))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{model}: config must be of JSON's types: {error}") from error
     for key in extra:
         if key in _OURS:

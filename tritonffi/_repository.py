@@ -174,7 +174,7 @@ def config_text(name: str, config: Mapping[str, object]) -> str:
         raise TypeError(f"model {name!r}: config must be a mapping, not {type(config).__name__}")
     try:
         return json.dumps(dict(config))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(
             f"model {name!r}: config cannot be written as JSON: {error}"
         ) from error
