@@ -51,8 +51,6 @@ def test_what_is_whole_passes(tmp_path, config, files):
         (PYTHON, ["2/model.py", "10/"], "10/model.py"),
         (PYTHON + ' default_model_filename: "other.py"', ["1/model.py"], "1/other.py"),
         ("backend : 'python'", ["1/"], "1/model.py"),
-        ('{"backend": "python", "defaultModelFilename": "x.py"}', ["1/model.py"], "1/x.py"),
-        ('{"backend": "python", "versionPolicy": {"all": {}}}', ["1/", "2/"], "2/model.py"),
         (PYTHON + " version_policy { all {} }", ["1/", "2/"], "2/model.py"),
     ],
 )
@@ -61,6 +59,28 @@ def test_a_missing_file_is_named(tmp_path, config, files, missing):
     folder = write(tmp_path / "m", config, *files)
     with pytest.raises(InvalidArgumentError, match=f"'m': .*/m/{missing} is missing"):
         check_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "missing"),
+    [
+        ('{"backend": "python", "defaultModelFilename": "x.py"}', ["1/model.py"], "1/x.py"),
+        ('{"backend": "python", "versionPolicy": {"all": {}}}', ["1/", "2/"], "2/model.py"),
+        ('{"default_model_filename": "model.py"}', ["1/"], "1/model.py"),
+    ],
+)
+def test_a_config_in_json_names_it_too(tmp_path, config, files, missing):
+    """In either form of the names of fields; it stands in place of the one that is there."""
+    folder = write(tmp_path / "m", 'backend: "tffitest"', *files)
+    with pytest.raises(InvalidArgumentError, match=f"'m': .*/m/{missing} is missing"):
+        check_model(folder, config)
+
+
+def test_a_name_may_say_the_backend(tmp_path):
+    """As Triton takes it from there, where the config has none, or is none."""
+    (tmp_path / "m.python" / "1").mkdir(parents=True)
+    with pytest.raises(InvalidArgumentError, match=r"m.python/1/model.py is missing"):
+        check_model(tmp_path / "m.python")
 
 
 def test_a_link_to_nowhere_is_no_file(tmp_path):

@@ -40,6 +40,8 @@ ORDER = [
     "_bytes",
     "_lists",
     "_tensor",
+    "_config_text",
+    "_config_checks",
     "_options",
     "_spec",
     "_statistics",

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tritonffi._call import encode, encode_name
+from tritonffi._config_checks import check_config
+from tritonffi._config_text import read_json
 from tritonffi._errors import InvalidArgumentError, UnsupportedError
 from tritonffi._tensor import element_type
 
@@ -153,6 +155,7 @@ def function_config(
         "instance_group": cast("JSON", groups),
         **extra,
     }
+    check_config(read_json(json.dumps(made)) or {}, name, lambda _: None)  # it has no files
     declared = [_declared(entry) for entry in input_entries]
     is_cached = bool(_dict(extra.get("response_cache", {}), "response_cache", model).get("enable"))
     if is_cached:

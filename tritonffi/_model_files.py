@@ -5,43 +5,38 @@ The process that shall run a model of Triton's python backend says on stderr tha
 is missing, and ends; Triton waits for its word for ever, in a load as in the start of a server
 (triton-inference-server/server#8766). A version that is no number of 64 bits ends the process, and
 a negative one is served, but cannot be asked for. A circle of ensembles that leads past the one
-that is loaded is followed until the stack is full.
+that is loaded is followed until the stack is full. And it reads a folder where it expects a file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tritonffi._config_checks import check_config, sizes_in, sizes_of
+from tritonffi._config_text import messages, only, read_json, read_text, text_of
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from tritonffi._config_text import Message
     from tritonffi._options import ServerOptions
 
-# As in config.pbtxt, or in JSON, where protobuf takes the names in either form.
-_IS_PYTHON = re.compile(r"""\bbackend"?\s*:\s*["']python["']""")
-_FILE = re.compile(
-    r"""\b(?:default_model_filename|defaultModelFilename)"?\s*:\s*["']([^"']+)["']"""
-)
-_IS_ENSEMBLE = re.compile(r"""\b(?:ensemble_scheduling|ensembleScheduling)\b""")
-_PART = re.compile(r"""\b(?:model_name|modelName)"?\s*:\s*["']([^"']+)["']""")
-_HAS_POLICY = re.compile(r"""\b(?:version_policy|versionPolicy)\b""")
-_COMMENT = re.compile(r"^\s*#.*", re.MULTILINE)
 # As strtoll reads it: what comes behind the digits does not matter.
 _VERSION = re.compile(r"\s*([+-]?[0-9]+)")
 _LAST_VERSION = 2**63 - 1
 
 
 def check_start(options: ServerOptions) -> None:
-    """Refuse to start with a model that Triton would wait for.
+    """Refuse to start with a model that Triton would wait for, or crash with.
 
     Raises:
-        InvalidArgumentError: It lacks its file.
+        InvalidArgumentError: There is one.
     """
     names: Collection[str] | None = options.startup_models
     if "*" in options.startup_models or (
@@ -54,23 +49,27 @@ def check_start(options: ServerOptions) -> None:
     def find(name: str) -> list[Path]:
         return [folder / name for folder in folders if (folder / name).is_dir()]
 
-    check_repositories(places, find, names)
+    variant = options.model_config_name
+    check_repositories(places, find, names, variant=variant)
     for name in names or ():
         for folder in find(name):
-            check_parts(folder, None, find)
+            check_parts(folder, None, find, variant=variant)
 
 
 def check_repositories(
     places: Iterable[str],
     find: Callable[[str], Iterable[Path]],
     names: Collection[str] | None = None,
+    *,
+    variant: str = "",
 ) -> None:
-    """Refuse repositories with a model that Triton would wait for, or with a circle of ensembles.
+    """Refuse repositories with a model that Triton would wait for, or crash with.
 
     Args:
         places: Folders, and URLs, into which nobody can look.
         find: Gives the folders of a model.
         names: Of the models to look at; None: all.
+        variant: Of the configs, as of `check_model`.
 
     Raises:
         InvalidArgumentError: There is one.
@@ -79,16 +78,18 @@ def check_repositories(
     for folder in folders:
         for model in sorted(folder.iterdir()):
             if names is None or model.name in names:
-                check_model(model)
+                check_model(model, variant=variant)
     if names is None:
         names = [model.name for folder in folders for model in sorted(folder.iterdir())]
-    check_circles(names, find)
+    check_circles(names, find, variant=variant)
 
 
 def check_circles(
     names: Iterable[str],
     find: Callable[[str], Iterable[Path]],
     known: Mapping[str, Iterable[str]] | None = None,
+    *,
+    variant: str = "",
 ) -> None:
     """Refuse ensembles that contain one another.
 
@@ -99,6 +100,7 @@ def check_circles(
         names: Of models from which a circle may be reached.
         find: Gives the folders of a model.
         known: What is known of the parts of models otherwise.
+        variant: Of the configs, as of `check_model`.
 
     Raises:
         InvalidArgumentError: They do.
@@ -107,7 +109,8 @@ def check_circles(
     def parts(name: str) -> Iterator[str]:
         if known is not None and name in known:
             return iter(known[name])
-        return iter([part for folder in find(name) for part in parts_of(folder, None)])
+        found = (parts_of(folder, None, variant=variant) for folder in find(name))
+        return iter([part for parts in found for part in parts])
 
     seen: set[str] = set()
     for first in names:
@@ -128,37 +131,46 @@ def check_circles(
 
 
 def check_model(
-    folder: Path, config: str | None = None, files: Collection[str] | None = None
+    folder: Path,
+    config: str | None = None,
+    files: Mapping[str, int] | None = None,
+    *,
+    variant: str = "",
 ) -> bool:
-    """Refuse a model that Triton would wait for.
+    """Refuse a model that Triton would wait for, or crash with.
 
     Args:
         folder: The model's.
         config: What is used in place of the config that is there.
-        files: What is used in place of all files that are there, as paths in the folder.
+        files: What is used in place of all files that are there: sizes by paths in the folder.
+        variant: The name of the config that goes before config.pbtxt, where the model has it.
 
     Returns:
         Whether it is one of the python backend.
 
     Raises:
-        InvalidArgumentError: It lacks its file, or has a version that cannot be one.
+        InvalidArgumentError: It lacks its file, has a version that cannot be one, or a config with
+            which Triton would end the process.
     """
     with contextlib.suppress(OSError):  # what cannot be read is for Triton to say
         _check_versions(folder, files)
-        config = _config_text(folder, config)
-        if not _IS_PYTHON.search(config):
+        read = _config(folder, config, variant)
+        size_of = sizes_in(folder) if files is None else sizes_of(files)
+        # An agent may have Triton look for the files in another folder.
+        has_agents = "model_repository_agents" in read
+        check_config(read, folder.name, None if has_agents else size_of)
+        if not _is_python(read, folder.name):
             return False
         if files is None:
-            files = [str(p.relative_to(folder)) for p in folder.glob("[0-9]*/*") if p.exists()]
             versions = {path.name for path in folder.glob("[0-9]*")}
         else:
             versions = {path.partition("/")[0] for path in files}
-        match = _FILE.search(config)
-        file = "model.py" if match is None else match[1]
+        file = text_of(read, "default_model_filename") or "model.py"
         numbers = sorted((version for version in versions if version.isdecimal()), key=int)
-        if not _HAS_POLICY.search(config):
+        if "version_policy" not in read:
             del numbers[:-1]  # that is the one that is loaded
-        if numbers and not any(f"{number}/{file}" in files for number in numbers):
+        sizes = [size_of(f"{number}/{file}") for number in numbers]
+        if numbers and all(size is None or size < 0 for size in sizes):
             raise InvalidArgumentError(
                 f"model {folder.name!r}: {folder / numbers[-1] / file} is missing, without which "
                 "Triton's python backend would never have done with loading the model"
@@ -167,7 +179,15 @@ def check_model(
     return False
 
 
-def _check_versions(folder: Path, files: Collection[str] | None) -> None:
+def _is_python(config: Message, name: str) -> bool:
+    """Say whether Triton takes the python backend; without a word of it, the name may say so."""
+    backend = text_of(config, "backend")
+    if backend or text_of(config, "platform"):
+        return backend == "python"
+    return text_of(config, "default_model_filename") == "model.py" or name.endswith(".python")
+
+
+def _check_versions(folder: Path, files: Mapping[str, int] | None) -> None:
     """Refuse versions beyond 64 bits, and negative ones."""
     if files is None:
         versions = [path.name for path in folder.iterdir() if path.is_dir()]
@@ -183,9 +203,13 @@ def _check_versions(folder: Path, files: Collection[str] | None) -> None:
 
 
 def check_parts(
-    folder: Path, config: str | None, find: Callable[[str], Iterable[Path]]
+    folder: Path,
+    config: str | None,
+    find: Callable[[str], Iterable[Path]],
+    *,
+    variant: str = "",
 ) -> set[str]:
-    """Refuse an ensemble that has a part for which Triton would wait.
+    """Refuse an ensemble that has a part for which Triton would wait, or with which it crashes.
 
     With the ensemble Triton loads each part anew whose folder is not what the part was loaded from,
     because a file is gone or because it was loaded with other files: so all are looked at.
@@ -194,16 +218,17 @@ def check_parts(
         folder: The model's, ensemble or not.
         config: What is used in place of the config that is there.
         find: Gives the folders of a model.
+        variant: Of the configs, as of `check_model`.
 
     Returns:
         The parts that are of the python backend.
 
     Raises:
-        InvalidArgumentError: A part lacks its file.
+        InvalidArgumentError: There is one.
     """
     seen: set[str] = set()
     python: set[str] = set()
-    coming = parts_of(folder, config)
+    coming = parts_of(folder, config, variant=variant)
     while coming:
         part = coming.pop()
         if part in seen:
@@ -211,25 +236,35 @@ def check_parts(
         seen.add(part)
         for found in find(part):
             try:
-                if check_model(found):
+                if check_model(found, variant=variant):
                     python.add(part)
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"ensemble {folder.name!r}, {error}") from None
-            coming += parts_of(found, None)
+            coming += parts_of(found, None, variant=variant)
     return python
 
 
-def parts_of(folder: Path, config: str | None) -> list[str]:
+def parts_of(folder: Path, config: str | None, *, variant: str = "") -> list[str]:
     """List the models that an ensemble is made of; none of another model."""
     with contextlib.suppress(OSError):
-        config = _config_text(folder, config)
-        if _IS_ENSEMBLE.search(config):
-            return _PART.findall(config)
+        steps = messages(only(_config(folder, config, variant), "ensemble_scheduling"), "step")
+        return [name for step in steps if (name := text_of(step, "model_name"))]
     return []
 
 
-def _config_text(folder: Path, config: str | None) -> str:
-    """Return the config of a model without its comments."""
-    if config is None:
-        config = (folder / "config.pbtxt").read_text(encoding="utf-8", errors="replace")
-    return _COMMENT.sub("", config)
+def _config(folder: Path, config: str | None, variant: str) -> Message:
+    """Return the config of a model; of one that cannot be read Triton says so."""
+    if config is not None:
+        return read_json(config) or {}
+    path = folder / "config.pbtxt"
+    if variant:
+        # As Triton puts it together, where an absolute path is none.
+        special = Path(f"{folder}/configs/{variant}.pbtxt")
+        path = special if os.path.exists(special) else path  # noqa: PTH110 (of any length)
+    if not path.exists():
+        return {}
+    if not path.is_file():
+        raise InvalidArgumentError(
+            f"model {folder.name!r}: {path} is no regular file: expected the model's config"
+        )
+    return read_text(path.read_text(encoding="utf-8", errors="surrogateescape")) or {}

@@ -112,15 +112,18 @@ def _check_files(
 ) -> set[str]:
     """Refuse a load that would never be over; return the models that get python processes."""
     folder = [*_folders(lifecycle, name), lifecycle.repository / name][0]
-    own = {name} if check_model(folder, config, files or None) else set()
+    variant = lifecycle.options.model_config_name
+    sizes = {path: memoryview(content).nbytes for path, content in (files or {}).items()}
+    own = {name} if check_model(folder, config, sizes or None, variant=variant) else set()
     find = partial(_folders, lifecycle)
-    parts = check_parts(folder, config, find)
+    parts = check_parts(folder, config, find, variant=variant)
     if config is not None:
         known = {**lifecycle.parts, name: parts_of(folder, config)}
-        check_circles([name], find, known)
+        check_circles([name], find, known, variant=variant)
         lifecycle.parts[name] = known[name]
     else:
-        check_circles([name], find, {k: v for k, v in lifecycle.parts.items() if k != name})
+        known = {k: v for k, v in lifecycle.parts.items() if k != name}
+        check_circles([name], find, known, variant=variant)
     if parts:
         with lifecycle.use():
             parts -= lifecycle.loaded(lifecycle.handle())
@@ -219,7 +222,8 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
         with lifecycle.use():
             server = lifecycle.handle()
             places = lifecycle.options.paths("model_repository")
-            check_repositories(places, partial(_folders, lifecycle))
+            variant = lifecycle.options.model_config_name
+            check_repositories(places, partial(_folders, lifecycle), variant=variant)
             check(lib.TRITONSERVER_ServerPollModelRepository(server), f"server {lifecycle.name!r}")
 
     mark = _log.capture.mark()

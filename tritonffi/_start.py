@@ -117,7 +117,7 @@ def new_server(options: ServerOptions, folder: Path) -> NativeServer:
 
     Raises:
         TritonError: As Triton itself says it.
-        InvalidArgumentError: It would wait for a model for ever.
+        InvalidArgumentError: It would wait for a model for ever, or crash with one.
 
     C: ``TRITONSERVER_ServerNew``
     """
