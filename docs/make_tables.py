@@ -130,6 +130,8 @@ OF_PYTHON = {
     "ResponseMap": "what `Model.map` returns",
     "Inference.wake": "internal",
     "Inference.answer": "internal",
+    "Inference.note_answer": "internal",
+    "Inference.outcome": "internal",
     "Inference.has_result": "internal",
     "Inference.model_name": "as it was given",
     "Inference.request_id": "as it was given",

@@ -279,6 +279,19 @@ def test_garbage_collection_may_close_a_server_at_any_moment(start):
     assert lifecycle.native is not None
 
 
+def test_who_unloads_takes_what_others_wait_for_and_wakes_them(start):
+    """One who was about to sleep until something came would sleep for ever."""
+    server = start()
+    queue = server._lifecycle.queue
+    inference = server.model("one").submit(ONES)
+    wakes = queue.wakes[0]
+    while not queue.ready[0]:
+        time.sleep(0.001)
+    server._lifecycle.inferences()
+    assert inference.is_over
+    assert queue.wait_any(time.monotonic(), wakes)
+
+
 def test_sigterm_may_close_while_a_call_waits(start, gate):
     """A handler that closes: the call ends with an error, the close is quick."""
     server = start(exit_timeout=20)

@@ -60,11 +60,15 @@ LEFT = (
     "tritonffi: a server is left behind, unloaded but not stopped: Triton cannot stop it after "
     "requests of 'both' that failed while a step was running"
 )
+WHY = (
+    "A request of it failed while one of its steps was running, and Triton does not give such a "
+    "request back (triton-inference-server/core#483)"
+)
 
 
-def run(body):
+def run(*parts):
     """What a program prints once the ensemble is there; it ends in time, and silently with 0."""
-    return printed(PROGRAM + textwrap.dedent(body), options=["-W", "error"])
+    return printed(PROGRAM + "".join(map(textwrap.dedent, parts)), options=["-W", "error"])
 
 
 @pytest.mark.parametrize(
@@ -157,8 +161,70 @@ def test_an_unload_of_the_ensemble_says_why_it_does_not_end():
         print(words(lambda: server.unload("both")))
         server.close()
     """)
-    assert said == (
-        "InternalError: model 'both': it does not unload. A request of it failed while one of its "
-        "steps was running, and Triton does not give such a request back "
-        "(triton-inference-server/core#483)"
+    assert said == f"InternalError: model 'both': it does not unload. {WHY}"
+
+
+# Its answer is there, and nobody has taken it, before this goes on.
+UNREAD = """
+    def arrived(inference):
+        while not inference.queue.ready[0]:
+            time.sleep(0.001)
+
+    def held():
+        inference = both.submit(ONE)
+        arrived(inference)
+        return inference
+
+    def dropped():
+        arrived(both.submit(ONE))
+
+    def closed_stream():
+        with both.stream(ONE) as stream:
+            arrived(stream._feed)
+
+    def dropped_stream():
+        stream = both.stream(ONE)
+        arrived(stream._feed)
+
+    def left_stream():
+        async def leave():
+            stream = both.async_stream(ONE)
+            arrived(stream._feed)
+            await stream.aclose()
+
+        asyncio.run(leave())
+"""
+UNREAD_WAYS = ["held", "dropped", "closed_stream", "dropped_stream", "left_stream"]
+
+
+@pytest.mark.parametrize("way", UNREAD_WAYS)
+def test_an_answer_that_nobody_reads_holds_up_no_close(way):
+    """As where it was read: some seconds and a warning, not the whole time and an error."""
+    lines = run(
+        UNREAD,
+        f"""
+        kept = {way}()
+        may_go.set()
+        begun = time.monotonic()
+        server.close()
+        print("closed", time.monotonic() - begun < 10)
+    """,
     )
+    assert sorted(lines) == sorted(["closed True", LEFT])
+
+
+@pytest.mark.parametrize("way", UNREAD_WAYS)
+def test_an_unload_says_why_where_nobody_has_read_the_answer(way):
+    """With a time to wait, and without one."""
+    timed, endless, _ = run(
+        UNREAD,
+        f"""
+        kept = {way}()
+        may_go.set()
+        print(words(lambda: server.unload("both", timeout=1.5)))
+        print(words(lambda: server.unload("both")))
+        server.close()
+    """,
+    )
+    assert timed == f"TimeoutError: model 'both': still not unloaded after 1.5 s. {WHY}"
+    assert endless == f"InternalError: model 'both': it does not unload. {WHY}"

@@ -99,6 +99,18 @@ class CompletionQueue:
         if self.ready[0]:
             self._collect(lib.tffi_queue_wait, self.native, self.wakes[0], 0)
 
+    def drain_beside(self) -> None:
+        """Do as `drain`, on behalf of others, and wake those who wait here."""
+        if self.ready[0]:
+            try:
+                self.drain()
+            finally:
+                self.wake()
+
+    def wake(self) -> None:
+        """Have those who wait here look again, and those who are about to."""
+        lib.tffi_queue_wake(self.native)
+
     def wait(self, inference: Inference, deadline: float | None, wakes: int | None = None) -> bool:
         """Wait until something came for the inference.
 
@@ -171,7 +183,7 @@ class CompletionQueue:
         try:
             return self._settle(deadline)
         finally:
-            lib.tffi_queue_wake(self.native)
+            self.wake()
 
     def _settle(self, deadline: float) -> bool:
         patience = min(deadline, time.monotonic() + PATIENCE_S)
@@ -198,7 +210,7 @@ class CompletionQueue:
         """Say that nobody waits here any more, so that others take what still comes."""
         self._is_left = True
         self.left[self] = None
-        lib.tffi_queue_wake(self.native)
+        self.wake()
 
     def is_left(self) -> bool:
         """Return whether nobody waits here any more."""
@@ -207,7 +219,7 @@ class CompletionQueue:
     def give_up(self) -> None:
         """Make everyone who waits here, now or later, raise ClosedError."""
         self.is_given_up = True
-        lib.tffi_queue_wake(self.native)
+        self.wake()
 
     def close(self) -> None:
         """Drop what is there and what still comes; who waits raises ClosedError."""
@@ -262,4 +274,6 @@ class CompletionQueue:
                 was_reached = False
             elif inference.is_complete():
                 inference.leave()
+            elif completion.answered:
+                inference.note_answer()
             inference.wake()

@@ -119,19 +119,28 @@ class Inference(Unique):
 
     def deliver(self, completion: CData) -> None:
         """Take a completion of this inference: read the response, note the end."""
-        outcome: Response | TritonError | None = None
         if completion.whole and self._outcomes is None:
             outcome = read(completion, self.terms)
             self._arrived = self._count = 1  # as in `_arrive`
             self._outcomes = [outcome]
             self.leave()
             return
-        if completion.has_response:
-            outcome = read(completion, self.terms)
-        self._arrive(completion.number, outcome, completion.done)
+        self._arrive(completion.number, self.outcome(completion), completion.done)
         if completion.answered:
-            self.is_answered = True  # after what there is to read
-            self.answer()
+            self.note_answer()
+
+    def outcome(self, completion: CData) -> Response | TritonError | None:
+        """Read what there is to read of a completion."""
+        return read(completion, self.terms) if completion.has_response else None
+
+    def note_answer(self) -> None:
+        """Note that the last response is there, which has been taken, before it is over.
+
+        Another thread may be about to wait for it, and as long as it is not over C would let it.
+        """
+        self.is_answered = True
+        self.answer()
+        self.queue.wake()
 
     def answer(self) -> None:
         """Tell those who wait that the last response is there, before it is over."""
@@ -142,6 +151,8 @@ class Inference(Unique):
             f"model {self.model_name!r}: the reading of a response was interrupted"
         )
         self._arrive(completion.number, outcome, completion.done)
+        if completion.answered:
+            self.note_answer()
 
     def has(self, number: int) -> bool:
         """Return whether the completion of a number has been taken."""
@@ -205,11 +216,13 @@ class Inference(Unique):
         deadline = self.deadline
         if limit is not None and (deadline is None or limit < deadline):
             deadline = limit
-        while not self.has_result():
-            if not self.queue.wait(self, deadline):
+        while True:
+            wakes = self.queue.wakes[0]
+            if self.has_result():
+                return True
+            if not self.queue.wait(self, deadline, wakes):
                 self.check_deadline()
                 return False
-        return True
 
     def check_deadline(self) -> None:
         """Cancel the request and raise TimeoutError if its own ``timeout`` is up."""

@@ -287,7 +287,7 @@ class Lifecycle:
             if now >= deadline:
                 return False
             if now >= look:
-                kept = kept_in(self._inferences())
+                kept = kept_in(self.inferences())
                 if all(_python_backend.is_lost(name) or name in kept for name in alive):
                     return False
                 look += _python_backend.PATIENCE_S
@@ -310,15 +310,15 @@ class Lifecycle:
         ]
         versions += [(name, -1) for name in names & self.hidden]
         functions = [self.functions[name] for name in names if name in self.functions]
-        with held(handle, versions, self._inferences, functions, patience):
+        with held(handle, versions, self.inferences, functions, patience):
             yield
 
-    def _inferences(self) -> list[Inference]:
-        return [
-            inference
-            for queue in self._all_queues()
-            for inference in list(queue.in_flight.values())
-        ]
+    def inferences(self) -> list[Inference]:
+        """Return what is in flight, after taking what came of it."""
+        queues = self._all_queues()
+        for queue in queues:
+            queue.drain_beside()
+        return [inference for queue in queues for inference in list(queue.in_flight.values())]
 
     def _all_queues(self) -> list[CompletionQueue]:
         return [self.queue, *self.queues]
@@ -378,7 +378,7 @@ class Lifecycle:
             and not self._stopping.locked()
         ):
             self._unload_all(handle, deadline, limit, lost)
-        why = why_left(self.failed_reloads, lost, self._inferences())
+        why = why_left(self.failed_reloads, lost, self.inferences())
         if not why:
             mark = _log.capture.mark()
             seconds = max(1, round(min(deadline - time.monotonic(), _LONGEST_STOP_S)))
@@ -447,11 +447,11 @@ class Lifecycle:
                 error = lib.TRITONSERVER_ServerUnloadModel(handle, encode_name(name))
                 if error:
                     logger.debug("%s", take_error(error, f"model {name!r}"))
-        is_kept = bool(kept_in(self._inferences()))
+        is_kept = bool(kept_in(self.inferences()))
         until = min(deadline, time.monotonic() + _KEPT_S) if is_kept else deadline
         names = loaded if lost else None
         is_empty = self.wait_unloaded(handle, names, until, states) and self._wait_through(until)
-        if not is_empty and not (is_kept and are_answered(self._inferences())):
+        if not is_empty and not (is_kept and are_answered(self.inferences())):
             # Not a word to Triton: after one stop in vain it takes no second one, and says that it
             # has stopped. This way `close` can be called again.
             alive = [
@@ -461,20 +461,20 @@ class Lifecycle:
             ]
             raise TimeoutError(
                 f"server {self.name!r} did not stop within {limit:g} s: "
-                f"{still_there(alive, self._inferences())}; close() may be called again"
+                f"{still_there(alive, self.inferences())}; close() may be called again"
             )
 
     def keeps(self, name: str) -> bool:
         """Return whether Triton may keep a request of the model for ever."""
-        return name in kept_in(self._inferences())
+        return name in kept_in(self.inferences())
 
     def _wait_through(self, deadline: float) -> bool:
         """Wait for what is in flight in models that the index does not show; False: in vain."""
-        while not are_answered(self._inferences()):
+        while not are_answered(self.inferences()):
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_S)
-        return not kept_in(self._inferences())
+        return not kept_in(self.inferences())
 
     def _stop(self, handle: CData, seconds: int) -> None:
         """Stop it once: a second stop returns at once from Triton, as if the first was through."""

@@ -205,7 +205,8 @@ def unload(
                     if time.monotonic() < deadline:
                         lost = _KEPT if lifecycle.keeps(name) else _python_backend.LOST
                         raise InternalError(f"{context}: it does not unload. {lost}")
-                    raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s")
+                    why = f". {_KEPT}" if lifecycle.keeps(name) else ""
+                    raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s{why}")
             function = lifecycle.functions.pop(name, None)
             if function is not None:
                 lifecycle.retire(function)

@@ -110,12 +110,13 @@ def _wait_over(
 ) -> None:
     """Wait until Triton is through with inferences.
 
-    Not for long with those of other models, nor with those that it may keep for ever. Their
-    completions are left to whoever waits for them.
+    Not for long with those of other models, nor with those that it may keep for ever, which their
+    answers tell. So these are taken here: it may be that nobody waits for them.
     """
     others = min(deadline, time.monotonic() + _OTHERS_S)
     for inference in inferences:
         while not inference.is_through():
+            inference.queue.drain_beside()
             is_ours = inference.model_name in names and not inference.is_answered
             if time.monotonic() >= (deadline if is_ours else others):
                 break

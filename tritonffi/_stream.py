@@ -60,18 +60,16 @@ class Feed(Inference):
         self.is_abandoned = False
         self.max_pending = max_pending
 
-    def deliver(self, completion: CData) -> None:
-        """Take a completion; of an abandoned one only the end counts."""
+    def outcome(self, completion: CData) -> Response | TritonError | None:
+        """Read what there is to read of a completion; of an abandoned one only the end counts."""
         if self.is_abandoned:
-            self._arrive(completion.number, None, completion.done)
-        elif completion.overflowed:
-            error = QueueFullError(
+            return None
+        if completion.overflowed:
+            return QueueFullError(
                 f"model {self.model_name!r}: more than {self.max_pending} responses waited to be "
                 "read (max_pending); the request was cancelled"
             )
-            self._arrive(completion.number, error, completion.done)
-        else:
-            super().deliver(completion)
+        return super().outcome(completion)
 
     def take(self) -> Response | TritonError | None:
         """Return what is to be read next; None: nothing is there now."""
