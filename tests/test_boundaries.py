@@ -124,14 +124,15 @@ def test_what_was_begun_in_a_closed_loop_says_so(server):
 def test_a_close_names_the_busy_model_of_a_repository_that_was_taken_away(
     tmp_path, backend_directory, gate
 ):
-    """Triton's index does not list it; the close may be called again all the same."""
+    """Triton's index shows it again for that; the close may be called again all the same."""
     _backend.write_model(tmp_path, "gone", {"INPUT0": SPEC})
     server = Server(backend_directory=backend_directory)
     server.register_repository(tmp_path)
     inference = server.load("gone").submit(ONE, **HELD)
     server.unregister_repository(tmp_path)
     gate.wait()
-    with pytest.raises(TimeoutError, match=r"model 'gone' \(inferences in flight: 1\)"):
+    busy = r"model 'gone' \(version 1\) is UNLOADING \(inferences in flight: 1\)"
+    with pytest.raises(TimeoutError, match=busy):
         server.close(timeout=0.3)
     gate.open()
     server.close()

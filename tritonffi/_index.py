@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server says of its models: the index, and which are ensembles."""
+"""What a server says of its models: the index, what is ready, and their configs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tritonffi._errors import TritonError
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
+    from tritonffi._call import JSON
     from tritonffi._native import CData
 
 # States in which a model still keeps the server busy, and those of one that was told to unload and
@@ -33,15 +34,29 @@ def index(handle: CData, context: str) -> list[dict[str, str]]:
     return cast("list[dict[str, str]]", entries)
 
 
-def is_ensemble(handle: CData, name: str) -> bool:
-    """Return whether a model is made of others; not, where that is not to be known.
+def ready(handle: CData) -> list[dict[str, str]]:
+    """List the models that are ready, as the index does, without a look at the repositories.
+
+    C: ``TRITONSERVER_ServerModelStatistics``
+    """
+    reply = json_object(lib.TRITONSERVER_ServerModelStatistics, handle, b"", -1)
+    models = cast("list[dict[str, str]]", reply.get("model_stats", []))
+    return [{"name": m["name"], "version": m["version"], "state": READY} for m in models]
+
+
+def config(handle: CData, name: str) -> dict[str, JSON]:
+    """Return a model's config; empty, where that is not to be known.
 
     C: ``TRITONSERVER_ServerModelConfig``
     """
     try:
-        config = json_object(
+        return json_object(
             lib.TRITONSERVER_ServerModelConfig, handle, encode_name(name), -1, 1, context=name
         )
     except TritonError:
-        return False
-    return config.get("platform") == "ensemble"
+        return {}
+
+
+def is_ensemble(handle: CData, name: str) -> bool:
+    """Return whether a model is made of others; not, where that is not to be known."""
+    return config(handle, name).get("platform") == "ensemble"

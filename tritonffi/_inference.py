@@ -338,9 +338,9 @@ def kept_in(inferences: Iterable[Inference]) -> set[str]:
     return {i.model_name for i in inferences if i.is_answered and not i.is_through()}
 
 
-def are_answered(inferences: Iterable[Inference]) -> bool:
-    """Return whether Triton owes nothing but requests that it may keep for ever."""
-    return all(i.is_settled() for i in inferences)
+def unanswered(inferences: Iterable[Inference]) -> set[str]:
+    """Return the models of which Triton still owes an answer."""
+    return {i.model_name for i in inferences if not i.is_settled()}
 
 
 def why_left(

@@ -15,28 +15,23 @@ import os
 import shutil
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tritonffi import _leftovers, _log, _python_backend
-from tritonffi._call import check, encode_name, interruptible, take_error
+from tritonffi._call import check, interruptible
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
-from tritonffi._errors import ClosedError, TritonError, UnavailableError
-from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, index, is_ensemble
-from tritonffi._inference import are_answered, kept_in, still_there, why_left
+from tritonffi._errors import ClosedError, TritonError
+from tritonffi._inference import why_left
+from tritonffi._loaded import LoadedModels
 from tritonffi._log_settings import started_with
 from tritonffi._native import lib
 from tritonffi._process import FRESH_S, NativeServer, process
-from tritonffi._rest import held
 from tritonffi._start import HINTS, log_settings, new_server, private_repository, resolved, undo
 from tritonffi._users import Users
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tritonffi._asyncio import LoopQueue
-    from tritonffi._functions import FunctionModel
     from tritonffi._inference import Inference
     from tritonffi._library import Library
     from tritonffi._native import CData
@@ -46,12 +41,11 @@ logger = logging.getLogger("tritonffi")
 
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
-_KEPT_S = 1.0  # for the steps of an ensemble that go on after it has failed
 _POLL_S = 0.001
 _LONGEST_STOP_S = 1e9
 
 
-class Lifecycle:
+class Lifecycle(LoadedModels):
     """A server's C handle and all that lives and dies with it.
 
     Attributes:
@@ -60,38 +54,18 @@ class Lifecycle:
         queues: Further ones: of event loops, of streams and the like. A dict for its atomic pop.
         left: Those of them at which perhaps nobody waits any more.
         loops: Which of the further ones belongs to which event loop, by its id.
-        options: As the user gave them.
-        repository: A private model repository, for models that are loaded from a config alone.
-        functions: Python callables that are loaded as models, by name.
-        retired: Those that were replaced or unloaded while a call of theirs still ran.
-        registered: Repositories added since the start, and their names of models by folder.
-        hidden: Models that are loaded and not in Triton's index: their repository was taken away.
-        parts: Of models that were given a config, whether they have loaded or not.
-        failed_reloads: Models that did not load while they were loaded (`Process.remove`).
-        turns: By model, held by the one thread that may load or unload it.
-        loads: Those that a python process may keep in Triton: by thread, the model, and what looks.
     """
 
     def __init__(self, options: ServerOptions, library: Library) -> None:
+        self._folder = _leftovers.new_folder()
+        super().__init__(options, private_repository(self._folder))
         self.native: CData = None
         self.queue = CompletionQueue()
         self.queues: dict[CompletionQueue, None] = {}
         self.left: dict[CompletionQueue, None] = {}
         self.loops: dict[int, LoopQueue] = {}
         self._is_sweeping = False
-        self.options = options
-        self.functions: dict[str, FunctionModel] = {}
-        self.retired: list[FunctionModel] = []
-        self.registered: dict[str, dict[str, str]] = {}
-        self.hidden: set[str] = set()
-        self.parts: dict[str, list[str]] = {}
-        self.failed_reloads: set[str] = set()
-        self.turns: dict[str, threading.RLock] = {}
-        self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}
-        self.name = options.server_id
         self._library = library
-        self._folder = _leftovers.new_folder()
-        self.repository = private_repository(self._folder)
         self._server: NativeServer | None = None
         self._pid = os.getpid()
         self._closing = threading.RLock()
@@ -243,76 +217,6 @@ class Lifecycle:
             queue.is_given_up = True
             queue.reason = str(self.refusal())
 
-    def index(self, handle: CData) -> list[dict[str, str]]:
-        """Read the model index.
-
-        C: ``TRITONSERVER_ServerModelIndex``
-        """
-        return index(handle, f"server {self.name!r}")
-
-    def loaded(self, handle: CData, states: tuple[str, ...] = ALIVE) -> set[str]:
-        """Return the names of the models that the index shows as loaded, or on their way."""
-        return {entry["name"] for entry in self.index(handle) if entry.get("state") in states}
-
-    def lost_loads(self) -> dict[int, str]:
-        """Return the models that Triton will load for ever, by the threads that wait for it."""
-        return {
-            thread: name for thread, (name, watch) in list(self.loads.items()) if watch.has_lost()
-        }
-
-    def wait_unloaded(
-        self,
-        handle: CData,
-        names: set[str] | None,
-        deadline: float,
-        states: tuple[str, ...] = LEAVING,
-    ) -> bool:
-        """Wait until the index shows models as unloaded.
-
-        Args:
-            handle: The server's.
-            names: Of the models; None is all of them.
-            deadline: On the clock of ``time.monotonic``.
-            states: In which they are not. One that was told to unload is not ready, unless another
-                thread has loaded it again.
-
-        Returns:
-            False when the deadline passed first, or what is left will never be unloaded.
-        """
-        look = time.monotonic() + _python_backend.PATIENCE_S
-        while alive := {
-            name for name in self.loaded(handle, states) if names is None or name in names
-        }:
-            now = time.monotonic()
-            if now >= deadline:
-                return False
-            if now >= look:
-                kept = kept_in(self.inferences())
-                if all(_python_backend.is_lost(name) or name in kept for name in alive):
-                    return False
-                look += _python_backend.PATIENCE_S
-            time.sleep(_POLL_S)
-        return True
-
-    @contextmanager
-    def letting_go(self, handle: CData, names: set[str], patience: float) -> Iterator[None]:
-        """Hold models while Triton is told to let them go; `_rest` says why.
-
-        Args:
-            handle: The server's.
-            names: Of the models.
-            patience: Seconds to wait for their requests after Triton was told.
-        """
-        versions = [
-            (entry["name"], int(entry.get("version", -1)))
-            for entry in self.index(handle)
-            if entry["name"] in names and entry.get("state") == READY
-        ]
-        versions += [(name, -1) for name in names & self.hidden]
-        functions = [self.functions[name] for name in names if name in self.functions]
-        with held(handle, versions, self.inferences, functions, patience):
-            yield
-
     def inferences(self) -> list[Inference]:
         """Return what is in flight, after taking what came of it."""
         queues = self._all_queues()
@@ -377,7 +281,7 @@ class Lifecycle:
             and not self._is_stopped
             and not self._stopping.locked()
         ):
-            self._unload_all(handle, deadline, limit, lost)
+            self.unload_all(handle, deadline, limit, lost)
         why = why_left(self.failed_reloads, lost, self.inferences())
         if not why:
             mark = _log.capture.mark()
@@ -393,7 +297,7 @@ class Lifecycle:
             except TritonError as error:
                 self.explain(error, mark)
                 raise
-        for function in self._all_functions():
+        for function in self.all_functions():
             function.close()
         self.functions, self.retired = {}, []
         for queue in list(self.queues):
@@ -404,15 +308,6 @@ class Lifecycle:
         _log.capture.unwatch(self)
         self._server = None
 
-    def retire(self, function: FunctionModel) -> None:
-        """Let a function model go that no name stands for; a call of it is not waited for."""
-        self.retired = [model for model in self.retired if not model.close(0)]
-        if not function.close(for_calls=False):
-            self.retired.append(function)
-
-    def _all_functions(self) -> list[FunctionModel]:
-        return [*self.functions.values(), *self.retired]
-
     def _drain(self, deadline: float) -> None:
         queues = self._all_queues()
         for queue in queues:
@@ -420,7 +315,7 @@ class Lifecycle:
                 inference.cancel()
         grace = min(deadline, time.monotonic() + _GRACE_S)
         if not all(queue.settle(grace) for queue in queues):
-            for function in self._all_functions():
+            for function in self.all_functions():
                 function.abandon()
             for queue in queues:
                 if not queue.settle(deadline):
@@ -431,50 +326,6 @@ class Lifecycle:
             if time.monotonic() >= deadline:
                 break
             time.sleep(_POLL_S)
-
-    def _unload_all(self, handle: CData, deadline: float, limit: float, lost: set[str]) -> None:
-        # Where loads will never be over no others go on, and an unload would wait for them.
-        states = (READY, UNLOADING) if lost else ALIVE
-        try:
-            loaded = (self.loaded(handle, states) | self.hidden) - lost
-        except UnavailableError:
-            # With ``exit_on_error=False`` a server may not have come up at all: it has no models.
-            return
-        # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
-        in_order = sorted(loaded, key=lambda name: (not is_ensemble(handle, name), name))
-        with self.letting_go(handle, loaded, deadline - time.monotonic()):
-            for name in in_order:
-                error = lib.TRITONSERVER_ServerUnloadModel(handle, encode_name(name))
-                if error:
-                    logger.debug("%s", take_error(error, f"model {name!r}"))
-        is_kept = bool(kept_in(self.inferences()))
-        until = min(deadline, time.monotonic() + _KEPT_S) if is_kept else deadline
-        names = loaded if lost else None
-        is_empty = self.wait_unloaded(handle, names, until, states) and self._wait_through(until)
-        if not is_empty and not (is_kept and are_answered(self.inferences())):
-            # Not a word to Triton: after one stop in vain it takes no second one, and says that it
-            # has stopped. This way `close` can be called again.
-            alive = [
-                entry
-                for entry in self.index(handle)
-                if entry.get("state") in states and entry["name"] not in lost
-            ]
-            raise TimeoutError(
-                f"server {self.name!r} did not stop within {limit:g} s: "
-                f"{still_there(alive, self.inferences())}; close() may be called again"
-            )
-
-    def keeps(self, name: str) -> bool:
-        """Return whether Triton may keep a request of the model for ever."""
-        return name in kept_in(self.inferences())
-
-    def _wait_through(self, deadline: float) -> bool:
-        """Wait for what is in flight in models that the index does not show; False: in vain."""
-        while not are_answered(self.inferences()):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_S)
-        return not kept_in(self.inferences())
 
     def _stop(self, handle: CData, seconds: int) -> None:
         """Stop it once: a second stop returns at once from Triton, as if the first was through."""

@@ -195,7 +195,7 @@ def unload(
                 names = lifecycle.loaded(server) if dependents else {name}
                 with lifecycle.letting_go(server, names, deadline - time.monotonic()):
                     is_known = name in lifecycle.hidden or any(
-                        entry["name"] == name for entry in lifecycle.index(server)
+                        entry["name"] == name for entry in lifecycle.known(server, name)
                     )
                     check(unload_model(server, native_name), context)
                     if not is_known:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repositories that Triton cannot look through any more: its index fails as a whole."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import _backend
+import pytest
+
+from tritonffi import InternalError, ModelControlMode, NotFoundError, Server
+
+FP32 = {"INPUT0": ("FP32", [-1])}
+ONES = {"INPUT0": [1.0]}
+HOW = ["dangling", "loop", "gone", "file"]
+
+
+def break_it(folder, how):
+    """Do something to a repository; return the entry that Triton cannot look at."""
+    if how in ("gone", "file"):
+        shutil.rmtree(folder)
+        if how == "file":
+            folder.write_text("", encoding="ascii")
+        return folder
+    entry = folder / "entry"
+    entry.symlink_to(folder / "nowhere" if how == "dangling" else entry)
+    return entry
+
+
+@pytest.fixture
+def start(tmp_path, backend_directory):
+    """Starts servers over a repository; they are closed in the end."""
+    for name in ("one", "two"):
+        _backend.write_model(tmp_path / "models", name, FP32)
+    _backend.write_model(tmp_path / "models", "slow_end", FP32, finalize_hold=True)
+    servers = []
+
+    def start(*models, **options):
+        server = Server(
+            tmp_path / "models",
+            backend_directory=backend_directory,
+            startup_models=models,
+            **options,
+        )
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close(timeout=30)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_server_serves_on_and_closes_at_once(start, tmp_path, how):
+    """What is loaded serves and unloads, and callables come and go."""
+    server = start("one", "two")
+    entry = break_it(tmp_path / "models", how)
+    with pytest.raises(InternalError, match=f"failed to .* {entry}$"):
+        server.models()
+    server.unload("two")
+    with pytest.raises(NotFoundError):
+        server.model("two").infer(ONES)
+    tensor = {"a": ("FP32", [-1])}
+    model = server.load_function("f", lambda a: a + 1, inputs=tensor, outputs=tensor)
+    assert model.infer({"a": [1.0]})["a"].tolist() == [2.0]
+    server.unload("f")
+    assert server.model("one").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+    began = time.monotonic()
+    server.close()
+    assert time.monotonic() - began < 0.9  # a stop that has to wait counts whole seconds
+    assert server._lifecycle._server is None
+
+
+def test_models_in_it_load_where_triton_finds_them(start, tmp_path):
+    """One that is not there is not found; and what may be there is not called unknown."""
+    server = start("one")
+    entry = break_it(tmp_path / "models", "dangling")
+    assert server.load("two").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+    with pytest.raises(NotFoundError, match="model not found in any model repository"):
+        server.load("none")
+    with pytest.raises(InternalError, match=f"failed to stat file {entry}$"):
+        server.unload("none")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_one_that_was_registered(start, tmp_path, how):
+    """The close takes that one away, and waits for a model of each as always."""
+    server = start("one")
+    _backend.write_model(tmp_path / "others", "three", FP32)
+    server.register_repository(tmp_path / "others", {"three": "third"})
+    server.load("third")
+    break_it(tmp_path / "others", how)
+    server.unload("third")
+    began = time.monotonic()
+    server.close()
+    assert time.monotonic() - began < 0.9
+
+
+@pytest.mark.parametrize("how", ["unregistered", *HOW])
+def test_close_waits_for_what_the_index_did_not_show(start, gate, tmp_path, how):
+    """It says which model it is and in which state, and is not the end of it."""
+    server = start("one", "slow_end", exit_timeout=0.3)
+    if how == "unregistered":
+        server.unregister_repository(tmp_path / "models")
+    else:
+        break_it(tmp_path / "models", how)
+    for _ in range(2):
+        with pytest.raises(
+            TimeoutError,
+            match=r"^server 'triton' did not stop within 0.3 s: model 'slow_end' \(version 1\) is "
+            r"UNLOADING \(inferences in flight: 0\); close\(\) may be called again$",
+        ):
+            server.close()
+    gate.open()
+    server.close()
+
+
+def test_a_private_folder_that_was_cleared_away(start):
+    """By something that removes old temporary files, say."""
+    server = start("one")
+    tensor = {"a": ("FP32", [-1])}
+    server.load_function("f", lambda a: a, inputs=tensor, outputs=tensor)
+    shutil.rmtree(server._lifecycle.repository.parent)
+    server.unload("f")
+    server.close()
+    assert not server._lifecycle.repository.parent.exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"exit_on_error": False}])
+def test_a_start_of_named_models_does_not_look_through_it(start, tmp_path, options):
+    """So it works, and so does the close."""
+    break_it(tmp_path / "models", "dangling")
+    server = start("one", **options)
+    assert server.model("one").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+    server.close()
+
+
+@pytest.mark.parametrize("mode", [ModelControlMode.EXPLICIT, ModelControlMode.NONE])
+def test_a_start_of_all_models_says_which_entry_it_is(start, tmp_path, mode):
+    """Triton loads none of them."""
+    entry = break_it(tmp_path / "models", "dangling")
+    with pytest.raises(InternalError, match=f"failed to stat file {entry}"):
+        start("*", model_control_mode=mode)

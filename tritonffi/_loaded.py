@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is loaded into a server, and how it is let go.
+
+Triton's index tells that, as long as Triton can look through all of its repositories: where the
+folder of one has gone, or one entry leads nowhere, the index fails as a whole. Then its statistics
+tell what is ready, and the server closes without the repository.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from abc import ABC, abstractmethod
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritonffi import _python_backend
+from tritonffi._call import encode_name, encode_path, take_error
+from tritonffi._errors import TritonError, UnavailableError
+from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, index, is_ensemble, ready
+from tritonffi._inference import kept_in, still_there, unanswered
+from tritonffi._native import lib
+from tritonffi._rest import held
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
+    from tritonffi._functions import FunctionModel
+    from tritonffi._inference import Inference
+    from tritonffi._native import CData
+    from tritonffi._options import ServerOptions
+
+logger = logging.getLogger("tritonffi")
+
+_KEPT_S = 1.0  # for the steps of an ensemble that go on after it has failed
+_POLL_S = 0.001
+
+
+class LoadedModels(ABC):
+    """What is loaded into a server.
+
+    Attributes:
+        name: The server's.
+        options: As the user gave them.
+        repository: A private model repository, for models that are loaded from a config alone.
+        functions: Python callables that are loaded as models, by name.
+        retired: Those that were replaced or unloaded while a call of theirs still ran.
+        registered: Repositories added since the start, and their names of models by folder.
+        hidden: Models that are loaded and not in Triton's index: their repository was taken away.
+        parts: Of models that were given a config, whether they have loaded or not.
+        failed_reloads: Models that did not load while they were loaded (`Process.remove`).
+        turns: By model, held by the one thread that may load or unload it.
+        loads: Those that a python process may keep in Triton: by thread, the model, and what looks.
+    """
+
+    def __init__(self, options: ServerOptions, repository: Path) -> None:
+        self.name = options.server_id
+        self.options = options
+        self.repository = repository
+        self.functions: dict[str, FunctionModel] = {}
+        self.retired: list[FunctionModel] = []
+        self.registered: dict[str, dict[str, str]] = {}
+        self.hidden: set[str] = set()
+        self.parts: dict[str, list[str]] = {}
+        self.failed_reloads: set[str] = set()
+        self.turns: dict[str, threading.RLock] = {}
+        self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}
+
+    @abstractmethod
+    def inferences(self) -> list[Inference]:
+        """Return what is in flight, after taking what came of it."""
+
+    def index(self, handle: CData) -> list[dict[str, str]]:
+        """Read the model index.
+
+        C: ``TRITONSERVER_ServerModelIndex``
+        """
+        return index(handle, f"server {self.name!r}")
+
+    def known(self, handle: CData, name: str | None = None) -> list[dict[str, str]]:
+        """Read the model index, or what is ready where Triton cannot look through its repositories.
+
+        Args:
+            handle: The server's.
+            name: Of the model that is looked for.
+
+        Raises:
+            TritonError: There is neither; or no such model is ready, and there may be one.
+        """
+        try:
+            return self.index(handle)
+        except UnavailableError:
+            raise  # it has no models
+        except TritonError:
+            with suppress(TritonError):
+                entries = ready(handle)
+                if name is None or any(entry["name"] == name for entry in entries):
+                    return entries
+            raise
+
+    def loaded(self, handle: CData, states: tuple[str, ...] = ALIVE) -> set[str]:
+        """Return the names of the models that are known as loaded, or on their way."""
+        return {entry["name"] for entry in self.known(handle) if entry.get("state") in states}
+
+    def lost_loads(self) -> dict[int, str]:
+        """Return the models that Triton will load for ever, by the threads that wait for it."""
+        return {
+            thread: name for thread, (name, watch) in list(self.loads.items()) if watch.has_lost()
+        }
+
+    def wait_unloaded(self, handle: CData, names: set[str], deadline: float) -> bool:
+        """Wait until models are unloaded that were told to.
+
+        One that is ready is not waited for: another thread has loaded it again. Where the index
+        fails, they count as unloaded with the end of their requests, for which `letting_go` waits.
+
+        Args:
+            handle: The server's.
+            names: Of the models.
+            deadline: On the clock of ``time.monotonic``.
+
+        Returns:
+            False when the deadline passed first, or what is left will never be unloaded.
+        """
+        look = time.monotonic() + _python_backend.PATIENCE_S
+        while alive := self.loaded(handle, LEAVING) & names:
+            now = time.monotonic()
+            if now >= deadline:
+                return False
+            if now >= look:
+                kept = kept_in(self.inferences())
+                if all(_python_backend.is_lost(name) or name in kept for name in alive):
+                    return False
+                look += _python_backend.PATIENCE_S
+            time.sleep(_POLL_S)
+        return True
+
+    def keeps(self, name: str) -> bool:
+        """Return whether Triton may keep a request of the model for ever."""
+        return name in kept_in(self.inferences())
+
+    @contextmanager
+    def letting_go(self, handle: CData, names: set[str], patience: float) -> Iterator[None]:
+        """Hold models while Triton is told to let them go; `_rest` says why.
+
+        Args:
+            handle: The server's.
+            names: Of the models.
+            patience: Seconds to wait for their requests after Triton was told.
+        """
+        versions = [
+            (entry["name"], int(entry.get("version", -1)))
+            for entry in self.known(handle)
+            if entry["name"] in names and entry.get("state") == READY
+        ]
+        versions += [(name, -1) for name in names & self.hidden]
+        functions = [self.functions[name] for name in names if name in self.functions]
+        with held(handle, versions, self.inferences, functions, patience):
+            yield
+
+    def retire(self, function: FunctionModel) -> None:
+        """Let a function model go that no name stands for; a call of it is not waited for."""
+        self.retired = [model for model in self.retired if not model.close(0)]
+        if not function.close(for_calls=False):
+            self.retired.append(function)
+
+    def all_functions(self) -> list[FunctionModel]:
+        """Return the callables of models, and those that no name stands for any more."""
+        return [*self.functions.values(), *self.retired]
+
+    def unload_all(
+        self, handle: CData, deadline: float, limit: float, lost_loads: set[str]
+    ) -> None:
+        """Unload all models, and wait for it.
+
+        Args:
+            handle: The server's, which takes no calls any more.
+            deadline: On the clock of ``time.monotonic``.
+            limit: How many seconds those were.
+            lost_loads: Models whose loads will never be over.
+
+        Raises:
+            TimeoutError: Something else has not let go.
+
+        C: ``TRITONSERVER_ServerUnloadModel``
+        """
+        # Where loads will never be over no others go on, and an unload would wait for them.
+        states = (READY, UNLOADING) if lost_loads else ALIVE
+        try:
+            self._reveal(handle)
+            loaded = (self.loaded(handle, states) | self.hidden) - lost_loads
+        except UnavailableError:
+            # With ``exit_on_error=False`` a server may not have come up at all: it has no models.
+            return
+        # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
+        in_order = sorted(loaded, key=lambda name: (not is_ensemble(handle, name), name))
+        with self.letting_go(handle, loaded, deadline - time.monotonic()):
+            for name in in_order:
+                error = lib.TRITONSERVER_ServerUnloadModel(handle, encode_name(name))
+                if error:
+                    logger.debug("%s", take_error(error, f"model {name!r}"))
+        try:
+            self._wait_empty(handle, deadline, states, lost_loads)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"server {self.name!r} did not stop within {limit:g} s: {error}"
+            ) from None
+
+    def _wait_empty(
+        self, handle: CData, deadline: float, states: tuple[str, ...], lost_loads: set[str]
+    ) -> None:
+        """Wait until nothing is loaded and nothing in flight, but for what may stay for ever.
+
+        Raises:
+            TimeoutError: Something has not let go, which the message names.
+        """
+        until_kept = min(deadline, time.monotonic() + _KEPT_S)
+        look = time.monotonic() + _python_backend.PATIENCE_S
+        while True:
+            now = time.monotonic()
+            inferences = self.inferences()
+            alive = self.loaded(handle, states) - lost_loads
+            kept = kept_in(inferences)
+            owing = unanswered(inferences)
+            if not alive | kept | owing or (kept and not owing and now >= until_kept):
+                return
+            if now >= look:
+                if alive and all(_python_backend.is_lost(name) or name in kept for name in alive):
+                    break
+                look = now + _python_backend.PATIENCE_S
+            if now >= deadline:
+                break
+            time.sleep(_POLL_S)
+        # Not a word to Triton: after one stop in vain it takes no second one, and says that it
+        # has stopped. This way `close` can be called again.
+        entries = [
+            entry
+            for entry in self.known(handle)
+            if entry.get("state") in states and entry["name"] not in lost_loads
+        ]
+        raise TimeoutError(f"{still_there(entries, inferences)}; close() may be called again")
+
+    def _reveal(self, handle: CData) -> None:
+        """Have the index show all that is loaded, where it does not: nothing is loaded any more.
+
+        A repository that Triton cannot look through is taken away, and a model that is in none gets
+        a folder in the private one. Then the index says when it is unloaded.
+
+        C: ``TRITONSERVER_ServerUnregisterModelRepository``
+        """
+        places = [*self.options.paths("model_repository"), *self.registered]
+        places.sort(key=_can_be_seen)  # so that those go first which cannot
+        with suppress(OSError):
+            self.repository.mkdir(parents=True, exist_ok=True)
+        while (shown := self._shown(handle)) is None and places:
+            with suppress(TritonError):
+                self.hidden |= {entry["name"] for entry in ready(handle)}
+            place = places.pop(0)
+            error = lib.TRITONSERVER_ServerUnregisterModelRepository(
+                handle, encode_path(place, "a model repository")
+            )
+            if error:
+                logger.debug("%s", take_error(error, f"model repository {place!r}"))
+        for name in self.hidden - (shown or set()):
+            with suppress(OSError):
+                (self.repository / name / "1").mkdir(parents=True, exist_ok=True)
+
+    def _shown(self, handle: CData) -> set[str] | None:
+        """Return the names in the index; None: it fails."""
+        try:
+            return {entry["name"] for entry in self.index(handle)}
+        except UnavailableError:
+            raise
+        except TritonError:
+            return None
+
+
+def _can_be_seen(place: str) -> bool:
+    """Say whether a repository can be looked through; of one by a URL that is not known."""
+    if "://" in place:
+        return True
+    try:
+        for entry in os.listdir(place):  # noqa: PTH208 (a signal handler may raise in a scandir)
+            Path(place, entry).stat()
+    except OSError:
+        return False
+    return True
