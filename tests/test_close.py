@@ -25,6 +25,7 @@ from tritonffi import (
     TritonError,
     UnavailableError,
     _log,
+    _python_backend,
 )
 
 FP32 = {"INPUT0": ("FP32", [-1])}
@@ -83,6 +84,19 @@ def test_a_model_that_does_not_unload_is_waited_for_and_never_deleted(start, gat
     server.close()
     with start() as other:
         assert other.model("one").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+
+
+def test_a_dead_stub_is_not_taken_for_the_reason_of_other_models(start, gate, monkeypatch):
+    """Only a model of the python backend is given up for it; others get all of the time."""
+    monkeypatch.setattr(_python_backend, "is_lost", lambda model=None: True)
+    monkeypatch.setattr(_python_backend, "PATIENCE_S", 0.0)
+    server = start("slow_end", exit_timeout=0.3)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"within 0.3 s: model 'slow_end' .* called again$"):
+        server.close()
+    assert time.monotonic() - began >= 0.3
+    gate.open()
+    server.close()
 
 
 def test_close_during_a_load_ends_both(start, gate):

@@ -17,6 +17,8 @@ from tritonffi import _python_backend as backend
 
 __all__ = ["runs"]  # a fixture: it is used by its name
 
+LEFT = "a server is left behind, unloaded but not stopped: Triton cannot stop it after"
+
 
 def test_a_stub_killed_at_work_is_an_error_and_a_reload_mends_it(runs, tmp_path):
     """At once: nobody waits for what the stub would have answered."""
@@ -26,6 +28,7 @@ def test_a_stub_killed_at_work_is_an_error_and_a_reload_mends_it(runs, tmp_path)
         tmp_path / "models", "stuck", "INT64", f"{body}; time.sleep(600 * value[0]); return value"
     )
     body = """
+        import logging
         server = Server(sys.argv[2])
         model = server.model("stuck")
         told = pathlib.Path(sys.argv[3])
@@ -36,13 +39,54 @@ def test_a_stub_killed_at_work_is_an_error_and_a_reload_mends_it(runs, tmp_path)
         print(message(inference.result))
         server.load("stuck")
         print(model.infer({"IN": [0]})["OUT"].tolist())
-        print(message(lambda: server.close(timeout=2)))
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        server.close(timeout=2)
         print(os.getpid())
     """
     refused, again, close, pid = run(body, tmp_path / "models", told)
     assert refused == "model 'stuck': Stub process 'stuck_0' is not healthy."
     assert again == "[0]"
-    assert "A stub process of the python backend has died with a request." in close
+    assert close == f"{LEFT} requests whose python process has died"
+    assert segments(pid) == []
+
+
+@pytest.mark.parametrize("way", ["with", "unload", "impatient"])
+def test_a_killed_stub_lets_the_server_close(runs, tmp_path, way):
+    """It is left behind, with a warning; where the time is too short for that, the error says why.
+
+    Another server of the process is none the worse for it.
+    """
+    write(tmp_path, "pid", "INT64", "import os; return value + os.getpid()")
+    body = """
+        import logging
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        way = sys.argv[3]
+        begun = time.monotonic()
+        with Server(sys.argv[2]) as server:
+            model = server.model("pid")
+            os.kill(int(model.infer({"IN": [0]})["OUT"][0]), signal.SIGKILL)
+            print(message(lambda: model.infer({"IN": [0]})))
+            if way == "unload":
+                print(message(lambda: server.unload("pid")))
+            elif way == "impatient":
+                print(message(lambda: server.close(timeout=1)))
+        print(time.monotonic() - begun < 15, server.closed)
+        with Server(sys.argv[2]) as other:
+            print(other.model("pid").infer({"IN": [0]})["OUT"][0] > 0)
+        print(os.getpid())
+    """
+    refused, *why, left, closed, served, pid = run(body, tmp_path, way)
+    assert refused == "model 'pid': Stub process 'pid_0' is not healthy."
+    busy = "model 'pid' (version 1) is UNLOADING (inferences in flight: 0)"
+    again = f"{busy}; close() may be called again. {backend.LOST}"
+    first = {
+        "with": [],
+        "unload": [f"model 'pid': it does not unload. {backend.LOST}"],
+        "impatient": [f"server 'triton' did not stop within 1 s: {again}"],
+    }
+    assert why == first[way]
+    assert left == f"{LEFT} requests of 'pid' whose python process has died"
+    assert (closed, served) == ("True True", "True")
     assert segments(pid) == []
 
 
@@ -112,10 +156,7 @@ def test_a_load_that_will_never_be_over_holds_nobody_up(runs, tmp_path, how):
         f"model {name!r}: its python process has died in a load, which Triton never ends; "
         "only another server can load it"
     )
-    left = (
-        "a server is left behind, unloaded but not stopped: Triton cannot stop it after loads of "
-        f"{name!r} whose python process has died"
-    )
+    left = f"{LEFT} loads of {name!r} whose python process has died"
     if how == "impatient":
         assert first == "loading model 'dies' is not over after 0.5 s"
         again = ()

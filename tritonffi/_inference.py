@@ -344,23 +344,30 @@ def unanswered(inferences: Iterable[Inference]) -> set[str]:
 
 
 def why_left(
-    failed_reloads: Iterable[str], lost_loads: Iterable[str], inferences: Iterable[Inference]
+    failed_reloads: Iterable[str],
+    lost_loads: Iterable[str],
+    lost: Iterable[str],
+    inferences: Iterable[Inference],
 ) -> str:
     """Return after what Triton cannot stop a server; empty: it can.
 
     Args:
         failed_reloads: Models that did not load while they were loaded.
         lost_loads: Models whose loads will never be over.
+        lost: Models that will never be unloaded, because their python processes have died.
         inferences: What is in flight, in models that were told to unload.
     """
-    names = ", ".join(map(repr, sorted(failed_reloads)))
-    if names:
-        return f"failed reloads of {names}"
-    names = ", ".join(map(repr, sorted(lost_loads)))
-    if names:
-        return f"loads of {names} whose python process has died"
-    names = ", ".join(map(repr, sorted(kept_in(inferences))))
-    return f"requests of {names} that failed while a step was running" if names else ""
+    reasons = [
+        (failed_reloads, "failed reloads of {}"),
+        (lost_loads, "loads of {} whose python process has died"),
+        (lost, "requests of {} whose python process has died"),
+        (kept_in(inferences), "requests of {} that failed while a step was running"),
+    ]
+    for models, reason in reasons:
+        names = ", ".join(map(repr, sorted(models)))
+        if names:
+            return reason.format(names)
+    return ""
 
 
 def still_there(alive: Iterable[Mapping[str, str]], inferences: Iterable[Inference]) -> str:

@@ -5,7 +5,7 @@ Two things about Triton shape this file (``docs/reliability.md`` has the whole l
 
 - A stop counts whole seconds where models still unload, so models are unloaded first.
 - A stop that failed must not be followed by a delete, which would free the server under its users.
-  Such a server stays behind, and the error says so.
+  Such a server stays behind, and the error or a warning says so.
 """
 
 from __future__ import annotations
@@ -236,7 +236,8 @@ class Lifecycle(LoadedModels):
         Raises:
             TimeoutError: A call or a model has not let go, or the stop goes on in the background.
                 Call again.
-            TritonError: Triton could not stop, and never will: the server is left behind.
+            TritonError: Triton could not stop, and never will: the server is left behind. Where it
+                is known why that is, there is a warning instead.
         """
         if os.getpid() != self._pid:
             return
@@ -265,7 +266,7 @@ class Lifecycle(LoadedModels):
         self.native = None
         self._drain(deadline)
         lost_loads = self.lost_loads()
-        lost = set(lost_loads.values())
+        lost, dead = set(lost_loads.values()), set[str]()
         if self._users.threads() - lost_loads.keys() or any(
             queue.is_submitting() for queue in self._all_queues()
         ):
@@ -281,8 +282,8 @@ class Lifecycle(LoadedModels):
             and not self._is_stopped
             and not self._stopping.locked()
         ):
-            self.unload_all(handle, deadline, limit, lost)
-        why = why_left(self.failed_reloads, lost, self.inferences())
+            dead = self.unload_all(handle, deadline, limit, lost)
+        why = why_left(self.failed_reloads, lost, dead, self.inferences())
         if not why:
             mark = _log.capture.mark()
             seconds = max(1, round(min(deadline - time.monotonic(), _LONGEST_STOP_S)))
@@ -295,8 +296,10 @@ class Lifecycle(LoadedModels):
                     timeout=seconds + 1.0 if is_bounded else None,
                 )
             except TritonError as error:
-                self.explain(error, mark)
-                raise
+                if self._library.stubs is None or not _python_backend.is_lost():
+                    self.explain(error, mark)
+                    raise
+                why = "requests whose python process has died"
         for function in self.all_functions():
             function.close()
         self.functions, self.retired = {}, []

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from tritonffi import _python_backend
 from tritonffi._call import encode_name, encode_path, take_error
 from tritonffi._errors import TritonError, UnavailableError
-from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, index, is_ensemble, ready
+from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, config, index, is_ensemble, ready
 from tritonffi._inference import kept_in, still_there, unanswered
 from tritonffi._native import lib
 from tritonffi._rest import held
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from tritonffi._functions import FunctionModel
     from tritonffi._inference import Inference
@@ -68,6 +68,8 @@ class LoadedModels(ABC):
         self.failed_reloads: set[str] = set()
         self.turns: dict[str, threading.RLock] = {}
         self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}
+        self._pythons: set[str] = set()  # of the python backend, when they were told to go
+        self._told: float | None = None  # all to unload, since when
 
     @abstractmethod
     def inferences(self) -> list[Inference]:
@@ -131,8 +133,7 @@ class LoadedModels(ABC):
             if now >= deadline:
                 return False
             if now >= look:
-                kept = kept_in(self.inferences())
-                if all(_python_backend.is_lost(name) or name in kept for name in alive):
+                if not alive - kept_in(self.inferences()) - self.lost(alive):
                     return False
                 look += _python_backend.PATIENCE_S
             time.sleep(_POLL_S)
@@ -141,6 +142,10 @@ class LoadedModels(ABC):
     def keeps(self, name: str) -> bool:
         """Return whether Triton may keep a request of the model for ever."""
         return name in kept_in(self.inferences())
+
+    def lost(self, names: Collection[str]) -> set[str]:
+        """Return which of some models that do not unload never will: their stubs have died."""
+        return {name for name in self._pythons.intersection(names) if _python_backend.is_lost(name)}
 
     @contextmanager
     def letting_go(self, handle: CData, names: set[str], patience: float) -> Iterator[None]:
@@ -157,6 +162,9 @@ class LoadedModels(ABC):
             if entry["name"] in names and entry.get("state") == READY
         ]
         versions += [(name, -1) for name in names & self.hidden]
+        for name in {name for name, _ in versions}:  # as long as they can be asked
+            is_python = config(handle, name).get("backend") == "python"
+            (self._pythons.add if is_python else self._pythons.discard)(name)
         functions = [self.functions[name] for name in names if name in self.functions]
         with held(handle, versions, self.inferences, functions, patience):
             yield
@@ -173,7 +181,7 @@ class LoadedModels(ABC):
 
     def unload_all(
         self, handle: CData, deadline: float, limit: float, lost_loads: set[str]
-    ) -> None:
+    ) -> set[str]:
         """Unload all models, and wait for it.
 
         Args:
@@ -181,6 +189,10 @@ class LoadedModels(ABC):
             deadline: On the clock of ``time.monotonic``.
             limit: How many seconds those were.
             lost_loads: Models whose loads will never be over.
+
+        Returns:
+            Models that will never be unloaded, because their stubs have died. Those of which
+            Triton keeps a request may not be, either.
 
         Raises:
             TimeoutError: Something else has not let go.
@@ -194,7 +206,7 @@ class LoadedModels(ABC):
             loaded = (self.loaded(handle, states) | self.hidden) - lost_loads
         except UnavailableError:
             # With ``exit_on_error=False`` a server may not have come up at all: it has no models.
-            return
+            return set()
         # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
         in_order = sorted(loaded, key=lambda name: (not is_ensemble(handle, name), name))
         with self.letting_go(handle, loaded, deadline - time.monotonic()):
@@ -202,8 +214,10 @@ class LoadedModels(ABC):
                 error = lib.TRITONSERVER_ServerUnloadModel(handle, encode_name(name))
                 if error:
                     logger.debug("%s", take_error(error, f"model {name!r}"))
+        if self._told is None:
+            self._told = time.monotonic()
         try:
-            self._wait_empty(handle, deadline, states, lost_loads)
+            return self._wait_empty(handle, deadline, states, lost_loads)
         except TimeoutError as error:
             raise TimeoutError(
                 f"server {self.name!r} did not stop within {limit:g} s: {error}"
@@ -211,14 +225,14 @@ class LoadedModels(ABC):
 
     def _wait_empty(
         self, handle: CData, deadline: float, states: tuple[str, ...], lost_loads: set[str]
-    ) -> None:
+    ) -> set[str]:
         """Wait until nothing is loaded and nothing in flight, but for what may stay for ever.
 
         Raises:
             TimeoutError: Something has not let go, which the message names.
         """
         until_kept = min(deadline, time.monotonic() + _KEPT_S)
-        look = time.monotonic() + _python_backend.PATIENCE_S
+        look = (self._told or 0.0) + _python_backend.PATIENCE_S  # over several closes
         while True:
             now = time.monotonic()
             inferences = self.inferences()
@@ -226,10 +240,11 @@ class LoadedModels(ABC):
             kept = kept_in(inferences)
             owing = unanswered(inferences)
             if not alive | kept | owing or (kept and not owing and now >= until_kept):
-                return
+                return set()
             if now >= look:
-                if alive and all(_python_backend.is_lost(name) or name in kept for name in alive):
-                    break
+                lost = self.lost(alive | owing)
+                if not (alive | owing) - lost - kept:
+                    return lost
                 look = now + _python_backend.PATIENCE_S
             if now >= deadline:
                 break
@@ -241,7 +256,8 @@ class LoadedModels(ABC):
             for entry in self.known(handle)
             if entry.get("state") in states and entry["name"] not in lost_loads
         ]
-        raise TimeoutError(f"{still_there(entries, inferences)}; close() may be called again")
+        why = f". {_python_backend.LOST}" if self.lost(alive | owing) else ""
+        raise TimeoutError(f"{still_there(entries, inferences)}; close() may be called again{why}")
 
     def _reveal(self, handle: CData) -> None:
         """Have the index show all that is loaded, where it does not: nothing is loaded any more.
