@@ -16,6 +16,7 @@ from tritonffi import _log, _python_backend
 from tritonffi._call import check, encode_name, interruptible, parameters
 from tritonffi._errors import InternalError, NotFoundError, TritonError
 from tritonffi._functions import check_own_unload
+from tritonffi._mending import Mending, dead_parts
 from tritonffi._native import lib
 from tritonffi._turns import NEVER, turn
 
@@ -47,6 +48,8 @@ def load_with(
 ) -> None:
     """Load a model with the load parameters of the C API.
 
+    Of an ensemble also the parts that have lost a process: Triton would keep them as they are.
+
     Args:
         lifecycle: The server's.
         name: The model's name.
@@ -58,6 +61,23 @@ def load_with(
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
+    deadline = NEVER if timeout is None else time.monotonic() + timeout
+    _load_one(lifecycle, name, overrides, timeout, function, watch=watch)
+    for part in dead_parts(lifecycle, name):
+        left = None if timeout is None else max(0.0, deadline - time.monotonic())
+        _load_one(lifecycle, part, {}, left, watch=_python_backend.StubWatch([part]))
+
+
+def _load_one(
+    lifecycle: Lifecycle,
+    name: str,
+    overrides: Mapping[str, ParameterValue],
+    timeout: float | None,
+    function: FunctionModel | None = None,
+    *,
+    watch: _python_backend.StubWatch | None = None,
+) -> None:
+    """Load a model; `load_with` has the arguments."""
     encode_name(name)  # at once: a wrong name waits for no turn
 
     is_reload = False
@@ -109,9 +129,14 @@ def _load_in_turn(
             is_reload = name in lifecycle.loaded(server)
             if watch is not None:
                 lifecycle.loads[threading.get_ident()] = name, watch
+            mending = Mending(lifecycle, server, name, overrides)
             # A load lets the model go that had the name, whose calls may take longer than this one.
             with lifecycle.letting_go(server, {name}, _REPLACED_S):
-                _load_now(lifecycle, server, name, overrides, is_reload=is_reload)
+                _load_now(lifecycle, server, name, mending.overrides, is_reload=is_reload)
+            if not mending.loaded():
+                with lifecycle.letting_go(server, {name}, _REPLACED_S):
+                    _load_now(lifecycle, server, name, mending.overrides, is_reload=True)
+                mending.mended()
             return is_reload
     finally:
         lifecycle.loads.pop(threading.get_ident(), None)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tritonffi import _leftovers
+from tritonffi import _leftovers, _stub_records
 from tritonffi._errors import InternalError
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ def link(folder: Path, backend: Path, python: PythonBackend) -> None:
     _write(packages / "tritonffi_paths.pth", "import tritonffi_paths\n")
     paths = [os.fsencode(path) for path in _paths(python.packages)]
     _write(packages / "tritonffi_paths.py", _PATHS.format(paths=paths))
+    records = folder / _stub_records.FOLDER
+    records.mkdir()
     stub = folder / STUB
     _write(
         stub,
@@ -188,6 +190,7 @@ def link(folder: Path, backend: Path, python: PythonBackend) -> None:
             conda=shlex.quote(os.environ.get("CONDA_PREFIX", "")),
             path=shlex.quote(f"{home / 'bin'}:{_executable('executable').parent}"),
             lib=shlex.quote(str(home / "lib")),
+            record=_stub_records.LINE.format(records=shlex.quote(str(records))),
             stub=shlex.quote(str(python.stub)),
         ),
     )
@@ -228,6 +231,7 @@ if [ "${{CONDA_PREFIX-}}" = {conda} ]; then
   LD_LIBRARY_PATH={lib}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
   export PATH LD_LIBRARY_PATH
 fi
+{record}
 exec {stub} "$@"
 """
 

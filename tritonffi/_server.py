@@ -255,15 +255,18 @@ class Server(Closing):
     ) -> Model:
         """Load a model, or load it anew, and return when it is ready.
 
+        A loaded model of which neither config nor files have changed keeps its instances, but for
+        those of the python backend whose process is dead: the whole model is made anew then.
+
         Args:
             name: The model's name: a folder in a model repository, unless ``config`` is all that
                 the model needs.
             config: A model configuration to use in place of the repository's. Triton keeps to it
                 until the model is unloaded, or its files change.
             files: The model's files in place of all those in the repository, for this load:
-                content by path below the model's folder, ``{"1/model.onnx": content}``. Needs a
-                ``config``. They are written to a temporary folder; those of a model that is in no
-                repository stay there until the server is closed.
+                content by path below the model's folder, ``{"1/model.onnx": content}``. They make
+                it anew, and need a ``config``. They are written to a temporary folder; those of a
+                model that is in no repository stay there until the server is closed.
             timeout: Seconds to wait; the load goes on in the background.
 
         Loads and unloads of one model by several threads come one after the other.

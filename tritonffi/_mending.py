@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads that replace what Triton would keep.
+
+Triton takes a load of a model whose files and config are as they were for an update of its
+instances, and keeps those that it has: also those of the python backend whose process is dead, and
+also where the load brings files of its own, at which it does not look. So where there are such
+files, or a load has left a dead process, the config differs by a parameter that nobody reads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from tritonffi import _stub_records
+from tritonffi._call import encode_name, json_object
+from tritonffi._errors import TritonError
+from tritonffi._index import READY
+from tritonffi._model_files import parts_of
+from tritonffi._native import lib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tritonffi._call import JSON, ParameterValue
+    from tritonffi._lifecycle import Lifecycle
+    from tritonffi._native import CData
+    from tritonffi._stub_records import StubRecord
+
+#: By which the config differs: how many times it had to.
+PARAMETER: Final = "tritonffi.reload"
+# What loads of a model have replaced: the backend may keep it for ever, dead or alive.
+_replaced: WeakKeyDictionary[Lifecycle, dict[str, set[StubRecord]]] = WeakKeyDictionary()
+
+
+class Mending:
+    """A load, and what it has to replace.
+
+    Attributes:
+        overrides: The load parameters, with which it really does so.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        server: CData,
+        name: str,
+        overrides: Mapping[str, ParameterValue],
+    ) -> None:
+        """Look what is loaded, and who is dead.
+
+        Args:
+            lifecycle: The server's.
+            server: Its handle.
+            name: The model's name, in whose turn this is.
+            overrides: As the user wants it.
+        """
+        self._lifecycle = lifecycle
+        self._server = server
+        self._name = name
+        self._before = _records(lifecycle, name)
+        self._dead = {record for record in self._before if record.is_dead()}
+        self._groups: JSON = None
+        self._was_ready = False
+        self.overrides = overrides
+        has_files = any(key.startswith("file:") for key in overrides)
+        if self._before or has_files:
+            self._was_ready = name in lifecycle.loaded(server, (READY,))
+            config = _config(server, name)
+            self._groups = config.get("instance_group")
+            if has_files and self._was_ready:
+                self.overrides = _differing(config, overrides)
+
+    def loaded(self) -> bool:
+        """Return whether all that was dead is replaced; otherwise load with `overrides` again."""
+        if not self._before:
+            return True
+        config = _config(self._server, self._name)
+        now = _records(self._lifecycle, self._name)
+        has_new = bool(_of(config, now - self._before))
+        # Triton updates a model in place where nothing else has changed than these.
+        is_other = has_new and config.get("instance_group") == self._groups
+        if is_other or not self._was_ready:
+            self._replace(config, self._before)
+            return True
+        if not _of(config, self._dead & now):
+            return True
+        self._before = now
+        self.overrides = _differing(config, self.overrides)
+        return False
+
+    def mended(self) -> None:
+        """Forget what was there before the second load, which has replaced all of it."""
+        self._replace(_config(self._server, self._name), self._before)
+
+    def _replace(self, config: Mapping[str, JSON], old: set[StubRecord]) -> None:
+        names = _replaced.setdefault(self._lifecycle, {})
+        known = names.get(self._name, set()) & _all_records(self._lifecycle)
+        names[self._name] = known | _of(config, old)
+
+
+def _differing(
+    config: dict[str, JSON], overrides: Mapping[str, ParameterValue]
+) -> dict[str, ParameterValue]:
+    """Return load parameters with a config that is not that of the loaded model.
+
+    Args:
+        config: The loaded model's.
+        overrides: As the user wants it; without a config it is the loaded model's.
+    """
+    given = overrides.get("config")
+    wanted: dict[str, JSON] = dict(json.loads(given)) if isinstance(given, str) else dict(config)
+    # A name of any bytes could not be written; Triton knows it.
+    wanted.pop("name", None)
+    mark: JSON = {"string_value": str(_count(config) + 1)}
+    parameters = wanted.get("parameters", {})
+    if isinstance(parameters, dict):  # or Triton says what is wrong
+        wanted["parameters"] = {**parameters, PARAMETER: mark}
+    return {**overrides, "config": json.dumps(wanted)}
+
+
+def dead_parts(lifecycle: Lifecycle, name: str) -> list[str]:
+    """List the parts of an ensemble that have a dead process; Triton does not load them with it.
+
+    Args:
+        lifecycle: The server's.
+        name: The model's, ensemble or not.
+    """
+    if not any(record.is_dead() for record in _all_records(lifecycle)):
+        return []
+    dead = []
+    with lifecycle.use():
+        server = lifecycle.handle()
+        ways = _parts(server, name)
+        seen = {name}
+        while ways:
+            part = ways.pop()
+            if part not in seen:
+                seen.add(part)
+                ways += _parts(server, part)
+                found = _of(_config(server, part), _records(lifecycle, part))
+                if any(record.is_dead() for record in found):
+                    dead.append(part)
+    return dead
+
+
+def _parts(server: CData, name: str) -> list[str]:
+    return parts_of(Path(), json.dumps(_config(server, name)))
+
+
+def _all_records(lifecycle: Lifecycle) -> set[StubRecord]:
+    folder = lifecycle.repository.parent / "backends" / "python" / _stub_records.FOLDER
+    return set(_stub_records.records(folder))
+
+
+def _records(lifecycle: Lifecycle, name: str) -> set[StubRecord]:
+    """Return the processes of a server but those that loads of a model have replaced."""
+    return _all_records(lifecycle) - _replaced.get(lifecycle, {}).get(name, set())
+
+
+def _of(config: Mapping[str, JSON], records: set[StubRecord]) -> set[StubRecord]:
+    """Return which of some processes run instances of a model, by the names of those."""
+    groups = config.get("instance_group")
+    if config.get("backend") != "python" or not isinstance(groups, list):
+        return set()
+    names = [str(group["name"]) for group in groups if isinstance(group, dict)]
+    pattern = re.compile(f"(?:{'|'.join(map(re.escape, names))})_[0-9]+", re.DOTALL)
+    return {record for record in records if pattern.fullmatch(record.instance)}
+
+
+def _count(config: Mapping[str, JSON]) -> int:
+    """Return how many times a config has been made to differ."""
+    parameters = config.get("parameters")
+    value = parameters.get(PARAMETER) if isinstance(parameters, dict) else None
+    text = str(value.get("string_value")) if isinstance(value, dict) else ""
+    return int(text) if text.isdecimal() else 0
+
+
+def _config(server: CData, name: str) -> dict[str, JSON]:
+    """Return the config of a model as Triton has completed it; empty, where there is none.
+
+    C: ``TRITONSERVER_ServerModelConfig``
+    """
+    try:
+        return json_object(
+            lib.TRITONSERVER_ServerModelConfig, server, encode_name(name), -1, 1, context=name
+        )
+    except TritonError:
+        return {}
