@@ -146,6 +146,28 @@ def test_a_load_replaces_stubs_that_died_with_a_request(runs, tmp_path):
     assert run(body, tmp_path) == [refused, refused, last]
 
 
+def test_an_unload_with_one_lost_stub_of_two_says_so(runs, tmp_path):
+    """The other one lives on, and the model is never unloaded; it can be loaded anew."""
+    write_unchanged(tmp_path, "pid", "instance_group { count: 2 kind: KIND_CPU }")
+    body = """
+        server = Server(sys.argv[2])
+        model = server.model("pid")
+        ask = lambda: model.infer({"IN": [0]})["OUT"].tolist()[0]
+        first = ask()
+        os.kill(first, signal.SIGKILL)
+        refused = ""
+        while not refused.startswith("model"):
+            refused = message(ask)
+        print(refused.partition("_")[0])
+        print(message(lambda: server.unload("pid")).partition(" The")[0])
+        server.load("pid")
+        print(ask() != first)
+    """
+    lost = "A stub process of the python backend has died with a request."
+    unload = f"model 'pid': it does not unload. {lost}"
+    assert run(body, tmp_path) == ["model 'pid': Stub process 'pid", unload, "True"]
+
+
 def test_a_load_of_an_ensemble_replaces_killed_stubs_of_its_parts(runs, tmp_path):
     """Of parts of parts too; those that live stay as they are."""
     for name in ("dies", "lives"):

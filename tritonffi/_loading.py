@@ -16,7 +16,7 @@ from tritonffi import _log, _python_backend
 from tritonffi._call import check, encode_name, interruptible, parameters
 from tritonffi._errors import InternalError, NotFoundError, TritonError
 from tritonffi._functions import check_own_unload
-from tritonffi._mending import Mending, dead_parts
+from tritonffi._mending import Mending, are_kept, dead_parts, dead_stubs
 from tritonffi._native import lib
 from tritonffi._turns import NEVER, turn
 
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from tritonffi._functions import FunctionModel
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._native import CData
+    from tritonffi._stub_records import StubRecord
 
 # How long a load waits for requests at work in the model that it replaced.
 _REPLACED_S = 0.25
 _LATE_S = 0.5
+_SLICE_S = 0.1
 _KEPT = (
     "A request of it failed while one of its steps was running, and Triton does not give such a "
     "request back (triton-inference-server/core#483)"
@@ -181,6 +183,28 @@ def _load_now(
         raise
 
 
+def _wait_unloaded(
+    lifecycle: Lifecycle, server: CData, name: str, dead: set[StubRecord], deadline: float
+) -> bool:
+    """Wait for an unload; False: the deadline has passed, or it will never be over.
+
+    Args:
+        lifecycle: The server's.
+        server: Its handle.
+        name: The model's name.
+        dead: Its dead processes before: one that died with a request is never let go, and with it
+            the model, whose other processes live on.
+        deadline: On the clock of ``time.monotonic``.
+    """
+    while True:
+        until = min(deadline, time.monotonic() + _python_backend.PATIENCE_S + _SLICE_S)
+        if lifecycle.wait_unloaded(server, {name}, until):
+            return True
+        is_over = time.monotonic() < until or until >= deadline
+        if is_over or are_kept(lifecycle, dead):
+            return False
+
+
 def unload(
     lifecycle: Lifecycle,
     name: str,
@@ -218,6 +242,7 @@ def unload(
             with lifecycle.use():
                 server = lifecycle.handle()
                 names = lifecycle.loaded(server) if dependents else {name}
+                dead = dead_stubs(lifecycle, server, name)
                 with lifecycle.letting_go(server, names, deadline - time.monotonic()):
                     is_known = name in lifecycle.hidden or any(
                         entry["name"] == name for entry in lifecycle.known(server, name)
@@ -226,7 +251,7 @@ def unload(
                     if not is_known:
                         raise NotFoundError(f"{context}: there is none of that name to unload")
                 lifecycle.hidden.discard(name)
-                if not lifecycle.wait_unloaded(server, {name}, deadline):
+                if not _wait_unloaded(lifecycle, server, name, dead, deadline):
                     if time.monotonic() < deadline:
                         lost = _KEPT if lifecycle.keeps(name) else _python_backend.LOST
                         raise InternalError(f"{context}: it does not unload. {lost}")

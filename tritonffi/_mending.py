@@ -19,6 +19,7 @@ from tritonffi import _stub_records
 from tritonffi._call import encode_name, json_object
 from tritonffi._errors import TritonError
 from tritonffi._index import READY
+from tritonffi._inference import are_answered
 from tritonffi._model_files import parts_of
 from tritonffi._native import lib
 
@@ -120,6 +121,19 @@ def _differing(
     if isinstance(parameters, dict):  # or Triton says what is wrong
         wanted["parameters"] = {**parameters, PARAMETER: mark}
     return {**overrides, "config": json.dumps(wanted)}
+
+
+def dead_stubs(lifecycle: Lifecycle, server: CData, name: str) -> set[StubRecord]:
+    """Return the dead processes of a model that is loaded."""
+    dead = {record for record in _records(lifecycle, name) if record.is_dead()}
+    return _of(_config(server, name), dead) if dead else dead
+
+
+def are_kept(lifecycle: Lifecycle, stubs: set[StubRecord]) -> bool:
+    """Return whether Triton keeps instances of dead processes, and not because of our requests."""
+    queues = (lifecycle.queue, *list(lifecycle.queues))
+    inferences = [i for queue in queues for i in list(queue.in_flight.values())]
+    return bool(stubs & _all_records(lifecycle)) and are_answered(inferences)
 
 
 def dead_parts(lifecycle: Lifecycle, name: str) -> list[str]:
