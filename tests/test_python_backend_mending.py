@@ -168,6 +168,25 @@ def test_an_unload_with_one_lost_stub_of_two_says_so(runs, tmp_path):
     assert run(body, tmp_path) == ["model 'pid': Stub process 'pid", unload, "True"]
 
 
+def test_a_server_with_one_lost_stub_of_two_closes(runs, tmp_path):
+    """As where all are lost: it is left behind, with a warning."""
+    write_unchanged(tmp_path, "pid", "instance_group { count: 2 kind: KIND_CPU }")
+    body = """
+        import logging
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        with Server(sys.argv[2]) as server:
+            model = server.model("pid")
+            ask = lambda: model.infer({"IN": [0]})["OUT"].tolist()[0]
+            os.kill(ask(), signal.SIGKILL)
+            while not message(ask).startswith("model"):
+                pass
+        print(server.closed)
+    """
+    left, closed = run(body, tmp_path)
+    assert left.endswith(" requests of 'pid' whose python process has died")
+    assert closed == "True"
+
+
 def test_a_load_of_an_ensemble_replaces_killed_stubs_of_its_parts(runs, tmp_path):
     """Of parts of parts too; those that live stay as they are."""
     for name in ("dies", "lives"):

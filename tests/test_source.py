@@ -124,7 +124,7 @@ OWNERS = {
     "TRITONSERVER_ServerRegisterModelRepository": ["_repository"],
     "TRITONSERVER_ServerUnregisterModelRepository": ["_loaded", "_repository"],
     "TRITONSERVER_ServerUnloadModel": ["_loaded", "_loading"],
-    "TRITONSERVER_ServerModelConfig": ["_index", "_mending", "_model"],
+    "TRITONSERVER_ServerModelConfig": ["_index", "_model"],
     "TRITONSERVER_ServerModelStatistics": ["_index", "_model", "_server"],
     "TRITONSERVER_ServerModel": ["_model"],
     "TRITONSERVER_Server": ["_server"],

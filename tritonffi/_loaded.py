@@ -23,15 +23,18 @@ from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, config, index, is
 from tritonffi._inference import kept_in, still_there, unanswered
 from tritonffi._native import lib
 from tritonffi._rest import held
+from tritonffi._stub_records import FOLDER, of_instances, records
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Collection, Iterator
 
+    from tritonffi._call import JSON
     from tritonffi._functions import FunctionModel
     from tritonffi._inference import Inference
     from tritonffi._native import CData
     from tritonffi._options import ServerOptions
+    from tritonffi._stub_records import StubRecord
 
 logger = logging.getLogger("tritonffi")
 
@@ -68,7 +71,8 @@ class LoadedModels(ABC):
         self.failed_reloads: set[str] = set()
         self.turns: dict[str, threading.RLock] = {}
         self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}
-        self._pythons: set[str] = set()  # of the python backend, when they were told to go
+        # Configs of models of the python backend, when they were told to go.
+        self._pythons: dict[str, dict[str, JSON]] = {}
         self._told: float | None = None  # all to unload, since when
 
     @abstractmethod
@@ -144,8 +148,19 @@ class LoadedModels(ABC):
         return name in kept_in(self.inferences())
 
     def lost(self, names: Collection[str]) -> set[str]:
-        """Return which of some models that do not unload never will: their stubs have died."""
-        return {name for name in self._pythons.intersection(names) if _python_backend.is_lost(name)}
+        """Return which of some models that do not unload never will: a stub of theirs has died."""
+        owing = unanswered(self.inferences())
+        dead = [record for record in self.stub_records() if record.is_dead()]
+        return {
+            name
+            for name in self._pythons.keys() & names
+            if _python_backend.is_lost(name)
+            or (name not in owing and of_instances(self._pythons[name], dead))
+        }
+
+    def stub_records(self) -> set[StubRecord]:
+        """Return the server's processes of the python backend that Triton has not let go."""
+        return set(records(self.repository.parent / "backends" / "python" / FOLDER))
 
     @contextmanager
     def letting_go(self, handle: CData, names: set[str], patience: float) -> Iterator[None]:
@@ -163,8 +178,10 @@ class LoadedModels(ABC):
         ]
         versions += [(name, -1) for name in names & self.hidden]
         for name in {name for name, _ in versions}:  # as long as they can be asked
-            is_python = config(handle, name).get("backend") == "python"
-            (self._pythons.add if is_python else self._pythons.discard)(name)
+            self._pythons.pop(name, None)
+            of_model = config(handle, name)
+            if of_model.get("backend") == "python":
+                self._pythons[name] = of_model
         functions = [self.functions[name] for name in names if name in self.functions]
         with held(handle, versions, self.inferences, functions, patience):
             yield

@@ -10,18 +10,15 @@ files, or a load has left a dead process, the config differs by a parameter that
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from tritonffi import _stub_records
-from tritonffi._call import encode_name, json_object
-from tritonffi._errors import TritonError
 from tritonffi._index import READY
-from tritonffi._inference import are_answered
+from tritonffi._index import config as config_of
+from tritonffi._inference import unanswered
 from tritonffi._model_files import parts_of
-from tritonffi._native import lib
+from tritonffi._stub_records import of_instances
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +67,7 @@ class Mending:
         has_files = any(key.startswith("file:") for key in overrides)
         if self._before or has_files:
             self._was_ready = name in lifecycle.loaded(server, (READY,))
-            config = _config(server, name)
+            config = config_of(server, name)
             self._groups = config.get("instance_group")
             if has_files and self._was_ready:
                 self.overrides = _differing(config, overrides)
@@ -79,15 +76,15 @@ class Mending:
         """Return whether all that was dead is replaced; otherwise load with `overrides` again."""
         if not self._before:
             return True
-        config = _config(self._server, self._name)
+        config = config_of(self._server, self._name)
         now = _records(self._lifecycle, self._name)
-        has_new = bool(_of(config, now - self._before))
+        has_new = bool(of_instances(config, now - self._before))
         # Triton updates a model in place where nothing else has changed than these.
         is_other = has_new and config.get("instance_group") == self._groups
         if is_other or not self._was_ready:
             self._replace(config, self._before)
             return True
-        if not _of(config, self._dead & now):
+        if not of_instances(config, self._dead & now):
             return True
         self._before = now
         self.overrides = _differing(config, self.overrides)
@@ -95,12 +92,12 @@ class Mending:
 
     def mended(self) -> None:
         """Forget what was there before the second load, which has replaced all of it."""
-        self._replace(_config(self._server, self._name), self._before)
+        self._replace(config_of(self._server, self._name), self._before)
 
     def _replace(self, config: Mapping[str, JSON], old: set[StubRecord]) -> None:
         names = _replaced.setdefault(self._lifecycle, {})
-        known = names.get(self._name, set()) & _all_records(self._lifecycle)
-        names[self._name] = known | _of(config, old)
+        known = names.get(self._name, set()) & self._lifecycle.stub_records()
+        names[self._name] = known | of_instances(config, old)
 
 
 def _differing(
@@ -126,14 +123,12 @@ def _differing(
 def dead_stubs(lifecycle: Lifecycle, server: CData, name: str) -> set[StubRecord]:
     """Return the dead processes of a model that is loaded."""
     dead = {record for record in _records(lifecycle, name) if record.is_dead()}
-    return _of(_config(server, name), dead) if dead else dead
+    return of_instances(config_of(server, name), dead) if dead else dead
 
 
 def are_kept(lifecycle: Lifecycle, stubs: set[StubRecord]) -> bool:
     """Return whether Triton keeps instances of dead processes, and not because of our requests."""
-    queues = (lifecycle.queue, *list(lifecycle.queues))
-    inferences = [i for queue in queues for i in list(queue.in_flight.values())]
-    return bool(stubs & _all_records(lifecycle)) and are_answered(inferences)
+    return bool(stubs & lifecycle.stub_records()) and not unanswered(lifecycle.inferences())
 
 
 def dead_parts(lifecycle: Lifecycle, name: str) -> list[str]:
@@ -143,7 +138,7 @@ def dead_parts(lifecycle: Lifecycle, name: str) -> list[str]:
         lifecycle: The server's.
         name: The model's, ensemble or not.
     """
-    if not any(record.is_dead() for record in _all_records(lifecycle)):
+    if not any(record.is_dead() for record in lifecycle.stub_records()):
         return []
     dead = []
     with lifecycle.use():
@@ -155,34 +150,19 @@ def dead_parts(lifecycle: Lifecycle, name: str) -> list[str]:
             if part not in seen:
                 seen.add(part)
                 ways += _parts(server, part)
-                found = _of(_config(server, part), _records(lifecycle, part))
+                found = of_instances(config_of(server, part), _records(lifecycle, part))
                 if any(record.is_dead() for record in found):
                     dead.append(part)
     return dead
 
 
 def _parts(server: CData, name: str) -> list[str]:
-    return parts_of(Path(), json.dumps(_config(server, name)))
-
-
-def _all_records(lifecycle: Lifecycle) -> set[StubRecord]:
-    folder = lifecycle.repository.parent / "backends" / "python" / _stub_records.FOLDER
-    return set(_stub_records.records(folder))
+    return parts_of(Path(), json.dumps(config_of(server, name)))
 
 
 def _records(lifecycle: Lifecycle, name: str) -> set[StubRecord]:
     """Return the processes of a server but those that loads of a model have replaced."""
-    return _all_records(lifecycle) - _replaced.get(lifecycle, {}).get(name, set())
-
-
-def _of(config: Mapping[str, JSON], records: set[StubRecord]) -> set[StubRecord]:
-    """Return which of some processes run instances of a model, by the names of those."""
-    groups = config.get("instance_group")
-    if config.get("backend") != "python" or not isinstance(groups, list):
-        return set()
-    names = [str(group["name"]) for group in groups if isinstance(group, dict)]
-    pattern = re.compile(f"(?:{'|'.join(map(re.escape, names))})_[0-9]+", re.DOTALL)
-    return {record for record in records if pattern.fullmatch(record.instance)}
+    return lifecycle.stub_records() - _replaced.get(lifecycle, {}).get(name, set())
 
 
 def _count(config: Mapping[str, JSON]) -> int:
@@ -191,16 +171,3 @@ def _count(config: Mapping[str, JSON]) -> int:
     value = parameters.get(PARAMETER) if isinstance(parameters, dict) else None
     text = str(value.get("string_value")) if isinstance(value, dict) else ""
     return int(text) if text.isdecimal() else 0
-
-
-def _config(server: CData, name: str) -> dict[str, JSON]:
-    """Return the config of a model as Triton has completed it; empty, where there is none.
-
-    C: ``TRITONSERVER_ServerModelConfig``
-    """
-    try:
-        return json_object(
-            lib.TRITONSERVER_ServerModelConfig, server, encode_name(name), -1, 1, context=name
-        )
-    except TritonError:
-        return {}

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from tritonffi._call import JSON
 
 FOLDER: Final = ".stubs"
 #: Of the script, before it becomes the stub. A full disk must not keep it from that.
@@ -81,6 +84,16 @@ def records(folder: Path) -> list[StubRecord]:
             with contextlib.suppress(OSError, IndexError):
                 found.extend(_read(folder / name))
     return sorted(found, key=lambda record: record.started)
+
+
+def of_instances(config: Mapping[str, JSON], records: Iterable[StubRecord]) -> set[StubRecord]:
+    """Return which of some processes run instances of a model, by the names of those."""
+    groups = config.get("instance_group")
+    if config.get("backend") != "python" or not isinstance(groups, list):
+        return set()
+    names = [str(group["name"]) for group in groups if isinstance(group, dict)]
+    pattern = re.compile(f"(?:{'|'.join(map(re.escape, names))})_[0-9]+", re.DOTALL)
+    return {record for record in records if pattern.fullmatch(record.instance)}
 
 
 def _read(path: Path) -> Iterator[StubRecord]:
