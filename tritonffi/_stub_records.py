@@ -29,6 +29,7 @@ _REGION: Final = 1
 _INSTANCE: Final = 7
 # The kernel's flag of a process that is about to end, and the bit of a SIGKILL that is to come.
 _EXITING: Final = 0x4
+_ENDED: Final = (b"Z", b"X")
 _KILL: Final = 1 << 8
 
 
@@ -53,10 +54,13 @@ class StubRecord(NamedTuple):
         """Say whether the process has ended, or is about to."""
         process = _PROC / str(self.pid)
         try:
-            if os.fsencode(self.region) not in (process / "cmdline").read_bytes():
+            words = (process / "stat").read_bytes().rpartition(b")")[2].split()
+            if words[0] in _ENDED or int(words[6]) & _EXITING:
                 return True
-            flags = int((process / "stat").read_bytes().rpartition(b")")[2].split()[6])
-            return bool(flags & _EXITING) or _is_killed((process / "status").read_bytes())
+            if _is_killed((process / "status").read_bytes()):
+                return True
+            arguments = (process / "cmdline").read_bytes()  # none for a moment, in an exec
+            return bool(arguments) and os.fsencode(self.region) not in arguments
         except (FileNotFoundError, ProcessLookupError):
             return (_PROC / "self/stat").exists()
         except (OSError, ValueError, IndexError):
