@@ -179,11 +179,15 @@ def test_user_directories_that_are_wrong_are_refused(tmp_path: Path) -> None:
     ours = make_backends(tmp_path / "ours", "tritonffi")
     good = make_backends(tmp_path / "good", "identity")
     (tmp_path / "file").touch()
+    short = make_backends(tmp_path / "short", "mine")
+    with Path(_native.__file__).open("rb") as file:
+        (short / "mine" / "libtriton_mine.so").write_bytes(file.read(800))
     for directory, error, text in (
         (tmp_path / "absent", FileNotFoundError, "absent: does not exist"),
         (tmp_path / "file", NotADirectoryError, "file: is no directory"),
         (ours, InvalidArgumentError, "ours: the backend name 'tritonffi' is ours"),
         (good / "identity", InvalidArgumentError, f"is in, {good}"),
+        (short, InvalidArgumentError, "short: mine/libtriton_mine.so is cut short: 800 bytes are"),
     ):
         with pytest.raises(error, match=text):
             _library.assemble_backends(tmp_path / "made", library, [good, directory])

@@ -125,6 +125,15 @@ REFUSED = {
         {"sequence_batching": {"direct": {}}, "max_batch_size": 2**31 - 1},
         "max_batch_size: 2147483647: expected at most 1,000,000 sequences",
     ),
+    "instances of a profile": (
+        {"instance_group": [{"kind": "KIND_CPU", "profile": ["0", " -99999999999x"]}]},
+        "instance_group: profile: ' -99999999999x': expected a number of 32 bits",
+    ),
+    "warm-up runs": (
+        {"model_warmup": [{**warm_up(zero_data=True)["model_warmup"][0], "count": 2**31 - 1}]},
+        "model_warmup 'w': count: 2147483647: expected at most 1,000,000",
+    ),
+    "labels larger than memory": (labels("sparse"), f"{2**43} bytes: expected at most the {ROOM}"),
     "instances": (groups(1000, 25), f"instance_group: 1025 instances: expected at most {1024:,}"),
 }
 PASSES = {
@@ -139,6 +148,7 @@ PASSES = {
     "state": state(initial(data_file="four"), dims=[-1]),
     "state of no elements": state({**ZERO, "dims": [0]}, dims=[0]),
     "state by number": state({**ZERO, "data_type": 8}),
+    "a profile": {"instance_group": [{"kind": "KIND_CPU", "profile": ["2147483647", "any"]}]},
     "candidates": {"sequence_batching": {"oldest": {"max_candidate_sequences": 1_000_000}}},
     "candidates negative": {"sequence_batching": {"oldest": {"max_candidate_sequences": -5}}},
     "large batches": {"max_batch_size": 2**31 - 1, "dynamic_batching": {}},
@@ -152,6 +162,7 @@ def folder(tmp_path):
     tmp_path /= "models"
     for path, size in (
         ("labels", 1),
+        ("sparse", 2**43),
         ("warmup/four", 4),
         ("warmup/large", 10**8),
         ("initial_state/four", 4),
@@ -166,6 +177,7 @@ def folder(tmp_path):
         with made.open("wb") as file:
             file.truncate(size)
     (tmp_path / "m" / "link").symlink_to("labels")
+    (tmp_path / "m" / "kernel").symlink_to("/proc/self/mem")
     return tmp_path / "m"
 
 
@@ -231,6 +243,33 @@ def test_what_triton_takes_passes(folder, case):
     for read in (read_text(text_format(config)), read_json(json.dumps(config))):
         assert read is not None
         check_config(read, "m", sizes_in(folder))
+
+
+def test_a_file_of_the_kernel_s_is_refused(folder):
+    """It says that it is empty, and is without end."""
+    read = read_text(pbtxt(labels("kernel")))
+    with pytest.raises(InvalidArgumentError, match="label_filename: 'kernel' is no regular file"):
+        check_config(read, "m", sizes_in(folder))
+
+
+def test_a_config_larger_than_memory_is_refused(folder):
+    """Before it is read."""
+    (folder / "config.pbtxt").touch()
+    os.truncate(folder / "config.pbtxt", 2**43)
+    with pytest.raises(InvalidArgumentError, match=rf"m/config\.pbtxt has {2**43} bytes: expected"):
+        check_model(folder)
+
+
+@pytest.mark.parametrize("spelling", ["8", 8, "type_int32", "Type-Int32"])
+def test_json_may_spell_a_data_type_as_protobuf_takes_it(spelling):
+    """It is that type, whose size counts."""
+    good = read_json(json.dumps(state({**ZERO, "data_type": spelling})))
+    large = read_json(
+        json.dumps(warm_up(data_type=spelling, dims=["4398046511104"], zero_data=True))
+    )
+    check_config(good, "m", None)
+    with pytest.raises(InvalidArgumentError, match=f"{2**44} bytes: expected at most the {ROOM}"):
+        check_config(large, "m", None)
 
 
 def test_where_an_agent_puts_the_files_nobody_knows(folder):

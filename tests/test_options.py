@@ -152,7 +152,7 @@ def test_wrong_values_are_refused_by_name(field, value, error):
     ("field", "name", "key", "most", "beyond"),
     [
         ("host_policy", "any", "numa-node", "2147483647", "2147483648"),
-        ("host_policy", "any", "cpu-cores", "0-2147483647", "0-1,0-2147483648"),
+        ("host_policy", "any", "cpu-cores", "0-1048576", "0-1,0-1048577"),
         ("backend_config", "python", "stub-timeout-seconds", 2**63 - 1, 2**63),
         ("backend_config", "python", "shm-default-byte-size", 2**63 - 1, 2**63),
         ("backend_config", "python", "shm-growth-byte-size", "9223372036854775807", 10**30),

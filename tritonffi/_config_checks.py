@@ -32,9 +32,14 @@ if TYPE_CHECKING:
 SizeOf: TypeAlias = "Callable[[str], int | None]"
 
 MOST_SEQUENCES = 1_000_000
-MOST_SAMPLE_REQUESTS = 1_000_000
+MOST_SAMPLE_REQUESTS = 1_000_000  # rows of a warm-up, and times that it runs
 MOST_INSTANCES = 1024
 _MOST_BYTES = 2**63 - 1
+_INT_MAX = 2**31 - 1
+# As std::stoi reads it: what comes behind the digits does not matter.
+_PROFILE = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)", re.ASCII)
+# Files of the kernel's say that they are empty, and may be endless.
+_KERNELS = ("/proc/", "/sys/", "/dev/")
 # Triton puts a `_` in front, so that another would make a name that Prometheus keeps to itself.
 _TAG = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_]*)?", re.ASCII)
 # What Triton makes of a text without letters.
@@ -52,7 +57,10 @@ def sizes_in(folder: Path) -> SizeOf:
             status = os.stat(f"{folder}/{path}".partition("\0")[0])  # noqa: PTH116 (not `..` away)
         except OSError:
             return None
-        return status.st_size if stat.S_ISREG(status.st_mode) else -1
+        is_file = stat.S_ISREG(status.st_mode) and (
+            status.st_size > 0 or not os.path.realpath(f"{folder}/{path}").startswith(_KERNELS)
+        )
+        return status.st_size if is_file else -1
 
     return size_of
 
@@ -104,7 +112,7 @@ class _Check:
             path = text_of(output, "label_filename")
             if path:
                 where = f"output {text_of(output, 'name')!r}: label_filename"
-                self._file_size(path, where)
+                self._check_room(self._file_size(path, where) or 0, where)
         self._check_instances()
         batching = only(self.config, "sequence_batching")
         self._check_states(messages(batching, "state"))
@@ -115,6 +123,12 @@ class _Check:
         """Refuse more threads, and more slots of sequences, than a machine has room for."""
         instances = 0
         for group in messages(self.config, "instance_group"):
+            for profile in group.get("profile", ()):
+                match = _PROFILE.match(str(profile))
+                if match is not None and abs(int(match[1])) > _INT_MAX:
+                    raise self._wrong(
+                        f"instance_group: profile: {profile!r}", "expected a number of 32 bits"
+                    )
             instances += max(1, number(group, "count")) * max(1, len(group.get("gpus", ())))
         if instances > MOST_INSTANCES:
             raise self._wrong(
@@ -177,11 +191,12 @@ class _Check:
         requests = number(sample, "batch_size")
         if requests <= 0:  # Triton passes it over
             return
-        if requests > MOST_SAMPLE_REQUESTS:
-            raise self._wrong(
-                f"{where}: batch_size: {requests}",
-                f"expected at most {MOST_SAMPLE_REQUESTS:,}: each row is a request of its own",
-            )
+        for field, count in (("batch_size", requests), ("count", number(sample, "count"))):
+            if count > MOST_SAMPLE_REQUESTS:
+                raise self._wrong(
+                    f"{where}: {field}: {count}",
+                    f"expected at most {MOST_SAMPLE_REQUESTS:,}: the load waits for all of it",
+                )
         zeros = randoms = read = 0
         for name, tensor in _config_text.items(sample, "inputs"):
             part = f"{where}: input {name!r}"
@@ -203,6 +218,7 @@ class _Check:
         size = self._file_size(path, where)
         if size is None:
             return wanted
+        self._check_room(size, f"{where}: {path!r}")
         if _type_of(tensor) != _TEXT and size < wanted:
             raise self._wrong(
                 f"{where}: {path!r} has {size} bytes", f"expected {wanted}, for dims and data_type"
@@ -243,9 +259,12 @@ class _Check:
 
 
 def _type_of(tensor: Message) -> str:
-    """Return the name of a data type, which may be given as a number."""
-    name = text_of(tensor, "data_type")
-    return name or _NAMES.get(number(tensor, "data_type"), "TYPE_INVALID")
+    """Return the name of a data type.
+
+    It may be given as a number, in JSON also in digits, and there protobuf takes names in any case.
+    """
+    name = text_of(tensor, "data_type").upper().replace("-", "_")
+    return name if name in _SIZES else _NAMES.get(number(tensor, "data_type"), "TYPE_INVALID")
 
 
 def memory() -> int:

@@ -208,7 +208,8 @@ def assemble_backends(
     Raises:
         FileNotFoundError: A user directory does not exist.
         NotADirectoryError: A user directory is something else.
-        InvalidArgumentError: A user directory has a `tritonffi` backend, or is a backend itself.
+        InvalidArgumentError: A user directory has a `tritonffi` backend, or one that is cut short,
+            or is a backend itself.
         InternalError: The extension's file was replaced since it was imported.
     """
     backends: dict[str, Path] = {}
@@ -218,6 +219,12 @@ def assemble_backends(
                 raise InvalidArgumentError(
                     f"backend directory {directory}: the backend name {_OURS!r} is ours: rename "
                     "that folder and its library"
+                )
+            short = _elf.cut_short(backend / f"libtriton_{name}.so")
+            if short is not None:  # which would end the process, when a model of it is loaded
+                raise InvalidArgumentError(
+                    f"backend directory {directory}: {name}/libtriton_{name}.so is cut short: "
+                    f"{short}"
                 )
             backends.setdefault(name, backend)
     folder.mkdir(mode=0o700, exist_ok=True)

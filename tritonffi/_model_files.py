@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # As strtoll reads it: what comes behind the digits does not matter.
 _VERSION = re.compile(r"\s*([+-]?[0-9]+)")
 _LAST_VERSION = 2**63 - 1
+_LARGEST_CONFIG = 2**30  # bytes, of which a config has some thousands
 
 
 def check_start(options: ServerOptions) -> None:
@@ -266,5 +267,10 @@ def _config(folder: Path, config: str | None, variant: str) -> Message:
     if not path.is_file():
         raise InvalidArgumentError(
             f"model {folder.name!r}: {path} is no regular file: expected the model's config"
+        )
+    size = path.stat().st_size
+    if size > _LARGEST_CONFIG:
+        raise InvalidArgumentError(
+            f"model {folder.name!r}: {path} has {size} bytes: expected at most {_LARGEST_CONFIG}"
         )
     return read_text(path.read_text(encoding="utf-8", errors="surrogateescape")) or {}

@@ -37,10 +37,11 @@ _INT_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _UINT_MAX = 2**32 - 1
 _MOST_THREADS = 1024
+_MOST_CORES = 2**20  # each of which Triton looks at, one by one
 _UINT64_MAX = 2**64 - 1
 # Settings that become numbers, by policy or backend ("" is any). Nobody catches what C++ throws
 # where one has too many digits, or where there are no threads left.
-_HOST_LIMITS = {("", "numa-node"): _INT_MAX, ("", "cpu-cores"): _INT_MAX}
+_HOST_LIMITS = {("", "numa-node"): _INT_MAX, ("", "cpu-cores"): _MOST_CORES}
 _BACKEND_LIMITS = {
     ("python", "shm-default-byte-size"): _INT64_MAX,
     ("python", "shm-growth-byte-size"): _INT64_MAX,
