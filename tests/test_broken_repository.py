@@ -10,6 +10,7 @@ import _backend
 import pytest
 
 from tritonffi import InternalError, ModelControlMode, NotFoundError, Server
+from tritonffi._process import process
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 ONES = {"INPUT0": [1.0]}
@@ -123,8 +124,10 @@ def test_a_private_folder_that_was_cleared_away(start):
     server.load_function("f", lambda a: a, inputs=tensor, outputs=tensor)
     shutil.rmtree(server._lifecycle.repository.parent)
     server.unload("f")
+    made = server._lifecycle._server
     server.close()
-    assert not server._lifecycle.repository.parent.exists()
+    # It is deleted when no server runs any more, and its folder with it.
+    assert made.folder.exists() == (made in process._servers)
 
 
 @pytest.mark.parametrize("options", [{}, {"exit_on_error": False}])

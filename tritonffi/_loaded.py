@@ -274,7 +274,9 @@ class LoadedModels(ABC):
             if entry.get("state") in states and entry["name"] not in lost_loads
         ]
         why = f". {_python_backend.LOST}" if self.lost(alive | owing) else ""
-        raise TimeoutError(f"{still_there(entries, inferences)}; close() may be called again{why}")
+        still = still_there(entries, inferences)
+        del inferences  # or whoever keeps the error would keep them, and their responses
+        raise TimeoutError(f"{still}; close() may be called again{why}")
 
     def _reveal(self, handle: CData) -> None:
         """Have the index show all that is loaded, where it does not: nothing is loaded any more.
