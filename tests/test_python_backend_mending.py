@@ -231,8 +231,11 @@ def test_a_load_of_an_ensemble_replaces_killed_stubs_of_its_parts(runs, tmp_path
 @pytest.fixture
 def stub():
     """A process that is called as a stub is, and its record."""
-    command = [sys.executable, "-c", "import time; time.sleep(600)", "tritonffi-region"]
-    process = subprocess.Popen(command)
+    lines = "import os, time; os.close(1); time.sleep(600)"
+    command = [sys.executable, "-c", lines, "tritonffi-region"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    with process.stdout as told:
+        told.read()  # to the end, which says that it runs
     yield process, StubRecord(process.pid, "model.py", "tritonffi-region", "pid_0", 0)
     process.kill()
     process.wait()
