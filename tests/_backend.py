@@ -14,9 +14,12 @@ import os
 import shlex
 import subprocess
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from tritonffi import Server
 from tritonffi._process import NativeServer, process
 
 NAME = "tffitest"
@@ -214,6 +217,26 @@ class Gate:
         """Lets everybody go and closes the gate again."""
         self.open()
         self.close()
+
+
+@contextmanager
+def starting(repository: Path, directory: Path) -> Iterator[Callable[..., Server]]:
+    """Give what starts servers with some models of a repository, `one` where none is named.
+
+    They are closed in the end.
+    """
+    servers = []
+
+    def start(*models: str, **options: Any) -> Server:
+        server = Server(
+            repository, backend_directory=directory, startup_models=models or ["one"], **options
+        )
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close(timeout=30)
 
 
 def running_servers() -> list[NativeServer]:

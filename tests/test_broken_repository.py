@@ -9,7 +9,7 @@ import time
 import _backend
 import pytest
 
-from tritonffi import InternalError, ModelControlMode, NotFoundError, Server
+from tritonffi import InternalError, ModelControlMode, NotFoundError
 from tritonffi._process import process
 
 FP32 = {"INPUT0": ("FP32", [-1])}
@@ -35,21 +35,8 @@ def start(tmp_path, backend_directory):
     for name in ("one", "two"):
         _backend.write_model(tmp_path / "models", name, FP32)
     _backend.write_model(tmp_path / "models", "slow_end", FP32, finalize_hold=True)
-    servers = []
-
-    def start(*models, **options):
-        server = Server(
-            tmp_path / "models",
-            backend_directory=backend_directory,
-            startup_models=models,
-            **options,
-        )
-        servers.append(server)
-        return server
-
-    yield start
-    for server in servers:
-        server.close(timeout=30)
+    with _backend.starting(tmp_path / "models", backend_directory) as start:
+        yield start
 
 
 @pytest.mark.parametrize("how", HOW)

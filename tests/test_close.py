@@ -39,21 +39,8 @@ def start(tmp_path, backend_directory):
     _backend.write_model(tmp_path / "models", "one", FP32)
     _backend.write_model(tmp_path / "models", "slow_end", FP32, finalize_hold=True)
     _backend.write_model(tmp_path / "models", "slow_start", FP32, init_hold=True)
-    servers = []
-
-    def start(*models, **options):
-        server = Server(
-            tmp_path / "models",
-            backend_directory=backend_directory,
-            startup_models=models or ["one"],
-            **options,
-        )
-        servers.append(server)
-        return server
-
-    yield start
-    for server in servers:
-        server.close(timeout=30)
+    with _backend.starting(tmp_path / "models", backend_directory) as start:
+        yield start
 
 
 def test_a_held_request_is_named_and_the_close_tried_again(start, gate):
