@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from test_python_backend import IDENTITY, ask, run, runs, segments, write
 
-from tritonffi import Server, _mending, _stub_records
+from tritonffi import Server, _stub_records
 from tritonffi._stub_records import StubRecord, records
 
 __all__ = ["runs"]  # a fixture: it is used by its name
@@ -119,7 +119,7 @@ def test_a_load_of_another_config_or_of_files_is_made_once(runs, tmp_path):
         server.load("pid", other, files)
         assert reloads(model) == "1"  # and 2 after a second one
         assert pids(model) == {-1}
-        (stub,) = (r for r in _mending._records(server._lifecycle, "pid") if not r.is_dead())
+        (stub,) = (r for r in server._lifecycle.stub_records("pid") if not r.is_dead())
         os.kill(stub.pid, signal.SIGKILL)
         server.load("pid", other, files)
         assert reloads(model) == "2"

@@ -55,8 +55,3 @@ def config(handle: CData, name: str) -> dict[str, JSON]:
         )
     except TritonError:
         return {}
-
-
-def is_ensemble(handle: CData, name: str) -> bool:
-    """Return whether a model is made of others; not, where that is not to be known."""
-    return config(handle, name).get("platform") == "ensemble"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tritonffi import _python_backend
 from tritonffi._call import encode_name, encode_path, take_error
 from tritonffi._errors import TritonError, UnavailableError
-from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, config, index, is_ensemble, ready
+from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, config, index, ready
 from tritonffi._inference import kept_in, still_there, unanswered
 from tritonffi._native import lib
 from tritonffi._rest import held
@@ -57,6 +57,8 @@ class LoadedModels(ABC):
         failed_reloads: Models that did not load while they were loaded (`Process.remove`).
         turns: By model, held by the one thread that may load or unload it.
         loads: Those that a python process may keep in Triton: by thread, the model, and what looks.
+        replaced: By model, the python processes that loads have replaced: the backend may keep them
+            for ever, dead or alive.
     """
 
     def __init__(self, options: ServerOptions, repository: Path) -> None:
@@ -71,8 +73,9 @@ class LoadedModels(ABC):
         self.failed_reloads: set[str] = set()
         self.turns: dict[str, threading.RLock] = {}
         self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}
-        # Configs of models of the python backend, when they were told to go.
-        self._pythons: dict[str, dict[str, JSON]] = {}
+        self.replaced: dict[str, set[StubRecord]] = {}
+        # Of models of the python backend, the dead processes when they were told to go.
+        self._dead: dict[str, set[StubRecord]] = {}
         self._told: float | None = None  # all to unload, since when
 
     @abstractmethod
@@ -148,28 +151,40 @@ class LoadedModels(ABC):
         return name in kept_in(self.inferences())
 
     def lost(self, names: Collection[str]) -> set[str]:
-        """Return which of some models that do not unload never will: a stub of theirs has died."""
-        owing = unanswered(self.inferences())
-        dead = [record for record in self.stub_records() if record.is_dead()]
+        """Return which of some models that do not unload never will: their stubs have died.
+
+        Where only some have, Triton keeps those for ever that had a request; that is so when it
+        keeps them though nothing is in flight any more.
+        """
+        kept = set() if unanswered(self.inferences()) else self.stub_records()
         return {
             name
-            for name in self._pythons.keys() & names
-            if _python_backend.is_lost(name)
-            or (name not in owing and of_instances(self._pythons[name], dead))
+            for name in self._dead.keys() & names
+            if _python_backend.is_lost(name) or self._dead[name] & kept
         }
 
-    def stub_records(self) -> set[StubRecord]:
-        """Return the server's processes of the python backend that Triton has not let go."""
-        return set(records(self.repository.parent / "backends" / "python" / FOLDER))
+    def stub_records(self, name: str | None = None) -> set[StubRecord]:
+        """Return the server's processes of the python backend that Triton has not let go.
+
+        Args:
+            name: Leave out what loads of this model have replaced.
+        """
+        found = set(records(self.repository.parent / "backends" / "python" / FOLDER))
+        return found if name is None else found - self.replaced.get(name, set())
 
     @contextmanager
-    def letting_go(self, handle: CData, names: set[str], patience: float) -> Iterator[None]:
+    def letting_go(
+        self, handle: CData, names: set[str], patience: float
+    ) -> Iterator[dict[str, dict[str, JSON]]]:
         """Hold models while Triton is told to let them go; `_rest` says why.
 
         Args:
             handle: The server's.
             names: Of the models.
             patience: Seconds to wait for their requests after Triton was told.
+
+        Returns:
+            Their configs, by name.
         """
         versions = [
             (entry["name"], int(entry.get("version", -1)))
@@ -177,14 +192,15 @@ class LoadedModels(ABC):
             if entry["name"] in names and entry.get("state") == READY
         ]
         versions += [(name, -1) for name in names & self.hidden]
-        for name in {name for name, _ in versions}:  # as long as they can be asked
-            self._pythons.pop(name, None)
-            of_model = config(handle, name)
+        configs = {name: config(handle, name) for name, _ in versions}  # while they can be asked
+        for name, of_model in configs.items():
+            self._dead.pop(name, None)
             if of_model.get("backend") == "python":
-                self._pythons[name] = of_model
+                stubs = of_instances(of_model, self.stub_records(name))
+                self._dead[name] = {stub for stub in stubs if stub.is_dead()}
         functions = [self.functions[name] for name in names if name in self.functions]
         with held(handle, versions, self.inferences, functions, patience):
-            yield
+            yield configs
 
     def retire(self, function: FunctionModel) -> None:
         """Let a function model go that no name stands for; a call of it is not waited for."""
@@ -224,10 +240,10 @@ class LoadedModels(ABC):
         except UnavailableError:
             # With ``exit_on_error=False`` a server may not have come up at all: it has no models.
             return set()
-        # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
-        in_order = sorted(loaded, key=lambda name: (not is_ensemble(handle, name), name))
-        with self.letting_go(handle, loaded, deadline - time.monotonic()):
-            for name in in_order:
+        with self.letting_go(handle, loaded, deadline - time.monotonic()) as configs:
+            # Ensembles first: a model that an ensemble still needs is not unloaded cleanly.
+            whole = {name for name in configs if configs[name].get("platform") == "ensemble"}
+            for name in [*sorted(whole), *sorted(loaded - whole)]:
                 error = lib.TRITONSERVER_ServerUnloadModel(handle, encode_name(name))
                 if error:
                     logger.debug("%s", take_error(error, f"model {name!r}"))
@@ -286,19 +302,21 @@ class LoadedModels(ABC):
 
         C: ``TRITONSERVER_ServerUnregisterModelRepository``
         """
-        places = [*self.options.paths("model_repository"), *self.registered]
-        places.sort(key=_can_be_seen)  # so that those go first which cannot
-        with suppress(OSError):
-            self.repository.mkdir(parents=True, exist_ok=True)
-        while (shown := self._shown(handle)) is None and places:
-            with suppress(TritonError):
-                self.hidden |= {entry["name"] for entry in ready(handle)}
-            place = places.pop(0)
-            error = lib.TRITONSERVER_ServerUnregisterModelRepository(
-                handle, encode_path(place, "a model repository")
-            )
-            if error:
-                logger.debug("%s", take_error(error, f"model repository {place!r}"))
+        shown = self._shown(handle)
+        if shown is None:
+            with suppress(OSError):
+                self.repository.mkdir(parents=True, exist_ok=True)
+            places = [*self.options.paths("model_repository"), *self.registered]
+            places.sort(key=_can_be_seen)  # so that those go first which cannot
+            while (shown := self._shown(handle)) is None and places:
+                with suppress(TritonError):
+                    self.hidden |= {entry["name"] for entry in ready(handle)}
+                place = places.pop(0)
+                error = lib.TRITONSERVER_ServerUnregisterModelRepository(
+                    handle, encode_path(place, "a model repository")
+                )
+                if error:
+                    logger.debug("%s", take_error(error, f"model repository {place!r}"))
         for name in self.hidden - (shown or set()):
             with suppress(OSError):
                 (self.repository / name / "1").mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from tritonffi import _log, _python_backend
 from tritonffi._call import check, encode_name, interruptible, parameters
 from tritonffi._errors import InternalError, NotFoundError, TritonError
 from tritonffi._functions import check_own_unload
-from tritonffi._mending import Mending, are_kept, dead_parts, dead_stubs
+from tritonffi._mending import Mending
 from tritonffi._native import lib
 from tritonffi._turns import NEVER, turn
 
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from tritonffi._functions import FunctionModel
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._native import CData
-    from tritonffi._stub_records import StubRecord
 
 # How long a load waits for requests at work in the model that it replaced.
 _REPLACED_S = 0.25
 _LATE_S = 0.5
-_SLICE_S = 0.1
 _KEPT = (
     "A request of it failed while one of its steps was running, and Triton does not give such a "
     "request back (triton-inference-server/core#483)"
@@ -50,8 +48,6 @@ def load_with(
 ) -> None:
     """Load a model with the load parameters of the C API.
 
-    Of an ensemble also the parts that have lost a process: Triton would keep them as they are.
-
     Args:
         lifecycle: The server's.
         name: The model's name.
@@ -63,23 +59,6 @@ def load_with(
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
-    deadline = NEVER if timeout is None else time.monotonic() + timeout
-    _load_one(lifecycle, name, overrides, timeout, function, watch=watch)
-    for part in dead_parts(lifecycle, name):
-        left = None if timeout is None else max(0.0, deadline - time.monotonic())
-        _load_one(lifecycle, part, {}, left, watch=_python_backend.StubWatch([part]))
-
-
-def _load_one(
-    lifecycle: Lifecycle,
-    name: str,
-    overrides: Mapping[str, ParameterValue],
-    timeout: float | None,
-    function: FunctionModel | None = None,
-    *,
-    watch: _python_backend.StubWatch | None = None,
-) -> None:
-    """Load a model; `load_with` has the arguments."""
     encode_name(name)  # at once: a wrong name waits for no turn
 
     is_reload = False
@@ -183,28 +162,6 @@ def _load_now(
         raise
 
 
-def _wait_unloaded(
-    lifecycle: Lifecycle, server: CData, name: str, dead: set[StubRecord], deadline: float
-) -> bool:
-    """Wait for an unload; False: the deadline has passed, or it will never be over.
-
-    Args:
-        lifecycle: The server's.
-        server: Its handle.
-        name: The model's name.
-        dead: Its dead processes before: one that died with a request is never let go, and with it
-            the model, whose other processes live on.
-        deadline: On the clock of ``time.monotonic``.
-    """
-    while True:
-        until = min(deadline, time.monotonic() + _python_backend.PATIENCE_S + _SLICE_S)
-        if lifecycle.wait_unloaded(server, {name}, until):
-            return True
-        is_over = time.monotonic() < until or until >= deadline
-        if is_over or are_kept(lifecycle, dead):
-            return False
-
-
 def unload(
     lifecycle: Lifecycle,
     name: str,
@@ -242,7 +199,6 @@ def unload(
             with lifecycle.use():
                 server = lifecycle.handle()
                 names = lifecycle.loaded(server) if dependents else {name}
-                dead = dead_stubs(lifecycle, server, name)
                 with lifecycle.letting_go(server, names, deadline - time.monotonic()):
                     is_known = name in lifecycle.hidden or any(
                         entry["name"] == name for entry in lifecycle.known(server, name)
@@ -251,7 +207,7 @@ def unload(
                     if not is_known:
                         raise NotFoundError(f"{context}: there is none of that name to unload")
                 lifecycle.hidden.discard(name)
-                if not _wait_unloaded(lifecycle, server, name, dead, deadline):
+                if not lifecycle.wait_unloaded(server, {name}, deadline):
                     if time.monotonic() < deadline:
                         lost = _KEPT if lifecycle.keeps(name) else _python_backend.LOST
                         raise InternalError(f"{context}: it does not unload. {lost}")

@@ -10,14 +10,11 @@ files, or a load has left a dead process, the config differs by a parameter that
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from tritonffi._index import READY
 from tritonffi._index import config as config_of
-from tritonffi._inference import unanswered
-from tritonffi._model_files import parts_of
+from tritonffi._spec import parts_of_steps
 from tritonffi._stub_records import of_instances
 
 if TYPE_CHECKING:
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
 
 #: By which the config differs: how many times it had to.
 PARAMETER: Final = "tritonffi.reload"
-# What loads of a model have replaced: the backend may keep it for ever, dead or alive.
-_replaced: WeakKeyDictionary[Lifecycle, dict[str, set[StubRecord]]] = WeakKeyDictionary()
 
 
 class Mending:
@@ -59,7 +54,7 @@ class Mending:
         self._lifecycle = lifecycle
         self._server = server
         self._name = name
-        self._before = _records(lifecycle, name)
+        self._before = lifecycle.stub_records(name)
         self._dead = {record for record in self._before if record.is_dead()}
         self._groups: JSON = None
         self._was_ready = False
@@ -77,7 +72,7 @@ class Mending:
         if not self._before:
             return True
         config = config_of(self._server, self._name)
-        now = _records(self._lifecycle, self._name)
+        now = self._lifecycle.stub_records(self._name)
         has_new = bool(of_instances(config, now - self._before))
         # Triton updates a model in place where nothing else has changed than these.
         is_other = has_new and config.get("instance_group") == self._groups
@@ -95,9 +90,9 @@ class Mending:
         self._replace(config_of(self._server, self._name), self._before)
 
     def _replace(self, config: Mapping[str, JSON], old: set[StubRecord]) -> None:
-        names = _replaced.setdefault(self._lifecycle, {})
-        known = names.get(self._name, set()) & self._lifecycle.stub_records()
-        names[self._name] = known | of_instances(config, old)
+        replaced = self._lifecycle.replaced
+        known = replaced.get(self._name, set()) & self._lifecycle.stub_records()
+        replaced[self._name] = known | of_instances(config, old)
 
 
 def _differing(
@@ -120,17 +115,6 @@ def _differing(
     return {**overrides, "config": json.dumps(wanted)}
 
 
-def dead_stubs(lifecycle: Lifecycle, server: CData, name: str) -> set[StubRecord]:
-    """Return the dead processes of a model that is loaded."""
-    dead = {record for record in _records(lifecycle, name) if record.is_dead()}
-    return of_instances(config_of(server, name), dead) if dead else dead
-
-
-def are_kept(lifecycle: Lifecycle, stubs: set[StubRecord]) -> bool:
-    """Return whether Triton keeps instances of dead processes, and not because of our requests."""
-    return bool(stubs & lifecycle.stub_records()) and not unanswered(lifecycle.inferences())
-
-
 def dead_parts(lifecycle: Lifecycle, name: str) -> list[str]:
     """List the parts of an ensemble that have a dead process; Triton does not load them with it.
 
@@ -143,26 +127,18 @@ def dead_parts(lifecycle: Lifecycle, name: str) -> list[str]:
     dead = []
     with lifecycle.use():
         server = lifecycle.handle()
-        ways = _parts(server, name)
+        ways = [*parts_of_steps(config_of(server, name))]
         seen = {name}
         while ways:
             part = ways.pop()
             if part not in seen:
                 seen.add(part)
-                ways += _parts(server, part)
-                found = of_instances(config_of(server, part), _records(lifecycle, part))
+                config = config_of(server, part)
+                ways += parts_of_steps(config)
+                found = of_instances(config, lifecycle.stub_records(part))
                 if any(record.is_dead() for record in found):
                     dead.append(part)
     return dead
-
-
-def _parts(server: CData, name: str) -> list[str]:
-    return parts_of(Path(), json.dumps(config_of(server, name)))
-
-
-def _records(lifecycle: Lifecycle, name: str) -> set[StubRecord]:
-    """Return the processes of a server but those that loads of a model have replaced."""
-    return lifecycle.stub_records() - _replaced.get(lifecycle, {}).get(name, set())
 
 
 def _count(config: Mapping[str, JSON]) -> int:

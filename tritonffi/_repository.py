@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -37,6 +38,7 @@ from tritonffi._errors import (
     UnsupportedError,
 )
 from tritonffi._loading import load_with
+from tritonffi._mending import dead_parts
 from tritonffi._model_files import (
     check_circles,
     check_model,
@@ -70,8 +72,12 @@ def load(
     given = str(overrides["config"]) if "config" in overrides else None
     watched = _check_files(lifecycle, name, given, files)
     watch = _python_backend.StubWatch(watched) if watched else None
+    deadline = None if timeout is None else time.monotonic() + timeout
     try:
         load_with(lifecycle, name, overrides, timeout, watch=watch)
+        for part in dead_parts(lifecycle, name):  # Triton keeps them as they are
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            load_with(lifecycle, part, {}, left, watch=_python_backend.StubWatch([part]))
     except InternalError as error:
         if is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir():
             raise

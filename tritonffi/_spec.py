@@ -115,7 +115,7 @@ class ModelSpec:
                 for key in ("ensemble_scheduling", "sequence_batching", "response_cache")
             )
             or bool(batching.get("preserve_ordering", False)),
-            parts=tuple(cast("str", step.get("model_name", "")) for step in _steps(config)),
+            parts=parts_of_steps(config),
             passive=name if is_passive else "",
         )
 
@@ -246,6 +246,11 @@ def _tensors(
 def _steps(config: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
     """List the steps of an ensemble; none of another model."""
     return _entries(cast("Mapping[str, JSON]", config.get("ensemble_scheduling") or {}), "step")
+
+
+def parts_of_steps(config: Mapping[str, JSON]) -> tuple[str, ...]:
+    """List the models of an ensemble's steps; none of another model."""
+    return tuple(cast("str", step.get("model_name", "")) for step in _steps(config))
 
 
 def _step_inputs(config: Mapping[str, JSON]) -> set[str]:
