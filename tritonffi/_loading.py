@@ -53,8 +53,8 @@ def load_with(
         name: The model's name.
         overrides: A JSON text as ``config``, bytes as ``file:<path>``.
         timeout: Seconds to wait; the load goes on in the background.
-        function: The callable that it stands for, where it does. Where the caller has left it is
-            unloaded again, unless it has taken the place of another one.
+        function: The callable that it stands for, where it does. Where its warm-up has failed it
+            is unloaded again; where the caller has left, unless it has taken another one's place.
         watch: Notices, and raises, when the load will never be over.
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
@@ -63,31 +63,30 @@ def load_with(
 
     is_reload = False
 
-    def call() -> None:
+    def call() -> BaseException | None:
         nonlocal is_reload
         with turn(lifecycle, name):
             if function is not None and not function.begin_load():
-                return  # its caller has left while this waited
+                return None  # its caller has left while this waited
             try:
                 is_reload = _load_in_turn(lifecycle, name, overrides, watch)
             except BaseException as error:
                 if function is not None:
                     function.fail_load(error)
                 raise
-            previous = lifecycle.functions.pop(name, None)
-            if function is not None:
-                lifecycle.functions[name] = function
-                lifecycle.parts.pop(name, None)
-            if previous is not None:
-                lifecycle.retire(previous)
+            _follow(lifecycle, name, function)
+        # Here, where no signal comes: a handler that raises would leave the model half loaded.
+        return None if function is None else _warmed_up(lifecycle, name, function)
 
-    def abandoned(_: None) -> None:
-        if function is not None and not function.is_closed:
-            _settle(lifecycle, name, function, is_reload=is_reload)
+    def abandoned(failure: BaseException | None) -> None:
+        if function is None or function.is_closed or failure is not None or is_reload:
+            return  # a model that was there before would be there no more
+        with suppress(TritonError, TimeoutError):
+            unload(lifecycle, name, dependents=False, timeout=_REPLACED_S, only=function)
 
     mark = _log.capture.mark()
     try:
-        interruptible(
+        failure = interruptible(
             call, f"loading model {name!r}", timeout=timeout, abandoned=abandoned, watch=watch
         )
     except TritonError as error:
@@ -95,6 +94,11 @@ def load_with(
         raise
     finally:
         _log.capture.forward()
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure  # or it and this frame would hold each other
 
 
 def _load_in_turn(
@@ -123,17 +127,25 @@ def _load_in_turn(
         lifecycle.loads.pop(threading.get_ident(), None)
 
 
-def _settle(lifecycle: Lifecycle, name: str, function: FunctionModel, *, is_reload: bool) -> None:
-    """Keep or unload a callable whose load is through, and its caller gone."""
+def _follow(lifecycle: Lifecycle, name: str, function: FunctionModel | None) -> None:
+    """Have the name stand for what was loaded, which is a callable or not."""
+    previous = lifecycle.functions.pop(name, None)
+    if function is not None:
+        lifecycle.functions[name] = function
+        lifecycle.parts.pop(name, None)
+    if previous is not None:
+        lifecycle.retire(previous)
+
+
+def _warmed_up(lifecycle: Lifecycle, name: str, function: FunctionModel) -> BaseException | None:
+    """Return what a callable raised in its warm-up, for which its model is unloaded again."""
     try:
         function.loaded()
-    except Exception:  # noqa: BLE001 (its warm-up has failed, and nobody is there to be told)
-        is_wanted = False
-    else:
-        is_wanted = is_reload  # or there would be no model of the name any more
-    if not is_wanted:
-        with suppress(TritonError, TimeoutError):
-            unload(lifecycle, name, dependents=False, timeout=_REPLACED_S, only=function)
+    except BaseException as error:  # noqa: BLE001 (it is raised where the caller waits)
+        # Triton takes the model for loaded, and it must not stay.
+        unload(lifecycle, name, dependents=False, timeout=None, only=function)
+        return error
+    return None
 
 
 def _load_now(

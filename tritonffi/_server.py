@@ -442,12 +442,6 @@ class Server(Closing):
         except BaseException as error:
             model.leave(error)
             raise
-        try:
-            model.loaded()
-        except BaseException:
-            # The warm-up failed: Triton takes the model for loaded, and it must not stay.
-            _loading.unload(lifecycle, name, dependents=False, timeout=None, only=model)
-            raise
         return self.model(name)
 
 
