@@ -96,6 +96,10 @@ static struct TRITONSERVER_Error *place_output(layout *to, struct TRITONSERVER_I
   if (error != NULL) {
     return error;
   }
+  if (data == NULL) {
+    /* Of an output that never got memory Triton says any size. */
+    tensor.byte_size = 0;
+  }
   uint64_t *head = place(to, 3 * sizeof(*head));
   if (head != NULL) {
     head[0] = (uint64_t)tensor.datatype;

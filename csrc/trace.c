@@ -282,6 +282,10 @@ void tffi_trace_tensor_activity_fn(struct TRITONSERVER_InferenceTrace *trace,
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   trace_family *in = userp;
+  if (base == NULL) {
+    /* An output that never got memory: of that Triton says any size. */
+    byte_size = 0;
+  }
   pthread_mutex_lock(&in->lock);
   tffi_trace *member = member_of(in, trace);
   if (member == NULL || (in->level & TRITONSERVER_TRACE_LEVEL_TENSORS) == 0) {

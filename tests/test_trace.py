@@ -124,6 +124,19 @@ def test_tensors_are_copied_as_they_went_by(server, dtype):
         assert (tensor.memory_type.name, tensor.memory_type_id) == ("CPU", 0)
 
 
+def test_an_output_that_got_no_memory_has_no_size(server):
+    """Triton tells what was there before in place of one, and no address."""
+    value = np.ones(50, np.float32)
+    trace = Trace(TraceLevel.TENSORS)
+    with pytest.raises(InvalidArgumentError, match="the model gives 200 bytes, but 'out' has 28"):
+        server.model("echo_fp32").infer(
+            {"INPUT0": value}, out={"OUTPUT0": np.empty(7, np.float32)}, trace=trace
+        )
+    queued, sent = (event.tensor for event in trace.tensors)
+    assert queued.array.tolist() == value.tolist()
+    assert (sent.name, sent.shape, sent.byte_size, sent.array) == ("OUTPUT0", (50,), 0, None)
+
+
 def test_tensors_have_the_batch_axis(server):
     """And the shape that the request had."""
     trace = Trace(BOTH)

@@ -76,9 +76,9 @@ class TraceTensor:
         name: Of the input or output.
         datatype: In Triton's words, such as ``FP32``.
         shape: With the batch axis.
-        array: A copy; None where it lay on a GPU, or the trace's ``max_tensor_bytes`` were used
-            up.
-        byte_size: Bytes of its content.
+        array: A copy; None where it lay on a GPU, the trace's ``max_tensor_bytes`` were used up,
+            or it never got memory, as where the request fails for want of it.
+        byte_size: Bytes of its content; 0 without memory.
         memory_type: Where it lay.
         memory_type_id: On which device.
     """

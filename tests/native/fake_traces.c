@@ -168,7 +168,8 @@ static void tell_tensor(trace *of, TRITONSERVER_InferenceTraceActivity kind)
   shape[0] = 2;
   shape[1] = FAKE_TENSOR / 2;
   const bool gpu = of->id % 7 == 0;
-  of->tensor(of, kind, "x", TRITONSERVER_TYPE_UINT8, gpu ? NULL : data, FAKE_TENSOR, shape, 2,
+  const bool empty = of->id % 7 == 1; /* it got no memory, and its size is anything */
+  of->tensor(of, kind, "x", TRITONSERVER_TYPE_UINT8, empty ? NULL : data, empty ? 99 : FAKE_TENSOR, shape, 2,
              gpu ? TRITONSERVER_MEMORY_GPU : TRITONSERVER_MEMORY_CPU, 0, of->userp);
   free(shape);
   free(data);
