@@ -286,7 +286,8 @@ static struct TRITONSERVER_Error *alloc_fn(struct TRITONSERVER_ResponseAllocator
 }
 
 /*
- * Thread: the one that deletes the response, which is the one that ran response_complete_fn.
+ * Thread: the one that deletes the response: the one that ran response_complete_fn, or, where it was never sent, the
+ * one that made it.
  * Must not: wait, touch Python.
  * Takes and gives: takes back the reference that alloc_fn gave; the memory stays where a completion holds it.
  */

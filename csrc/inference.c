@@ -35,12 +35,20 @@ static void finish_if_last(tffi_slot *slot)
   tffi_slot_push(slot, final);
 }
 
+/* Under the slot's lock, while Triton has the request. What is asked for during InferAsync waits for its end. */
+static void ask_to_cancel(tffi_slot *slot)
+{
+  slot->cancelled = true;
+  if (!slot->submitting) {
+    tffi_discard(TRITONSERVER_InferenceRequestCancel(slot->request));
+  }
+}
+
 static void cancel_slot(tffi_slot *slot)
 {
   pthread_mutex_lock(&slot->request_lock);
   if (slot->request != NULL) {
-    slot->cancelled = true;
-    tffi_discard(TRITONSERVER_InferenceRequestCancel(slot->request));
+    ask_to_cancel(slot);
   }
   pthread_mutex_unlock(&slot->request_lock);
 }
@@ -141,6 +149,7 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
   tffi_slot *slot = userp;
   pthread_mutex_lock(&slot->request_lock);
   slot->request = NULL;
+  slot->submitting = false;
   const bool cancelled = slot->cancelled;
   pthread_mutex_unlock(&slot->request_lock);
   tffi_slot_lend_no_more(slot);
@@ -152,14 +161,33 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
   finish_if_last(slot);
 }
 
-/* Gives the request to Triton. After an error it is the caller's again, and so is the slot. */
+/* InferAsync is over: from now on the request can be cancelled, if it is still there. */
+static void have_submitted(tffi_slot *slot, uint64_t token)
+{
+  pthread_mutex_lock(&slot->request_lock);
+  if (slot->request != NULL && __atomic_load_n(&slot->token, __ATOMIC_ACQUIRE) == token) {
+    slot->submitting = false;
+    if (slot->cancelled) {
+      ask_to_cancel(slot);
+    }
+  }
+  pthread_mutex_unlock(&slot->request_lock);
+}
+
+/*
+ * Gives the request to Triton. After an error it is the caller's again, and so is the slot. Other threads may see the
+ * token at once, and cancel: Triton makes what it cancels in InferAsync, in place of what a request that serves again
+ * still has.
+ */
 static struct TRITONSERVER_Error *hand_over(struct TRITONSERVER_Server *server, tffi_slot *slot,
                                             struct TRITONSERVER_InferenceRequest *irequest,
                                             struct TRITONSERVER_ResponseAllocator *allocator,
                                             struct TRITONSERVER_InferenceTrace *trace, uint64_t *token)
 {
+  const uint64_t own = slot->token;
   pthread_mutex_lock(&slot->request_lock);
   slot->request = irequest;
+  slot->submitting = true;
   pthread_mutex_unlock(&slot->request_lock);
   struct TRITONSERVER_Error *error =
       TRITONSERVER_InferenceRequestSetReleaseCallback(irequest, request_release_fn, slot);
@@ -168,17 +196,19 @@ static struct TRITONSERVER_Error *hand_over(struct TRITONSERVER_Server *server, 
   }
   if (error == NULL) {
     /* From here the callbacks may run, on this thread too, and the slot may be another inference's on return. */
-    *token = slot->token;
+    __atomic_store_n(token, own, __ATOMIC_RELAXED);
     tffi_linger_opened();
     error = TRITONSERVER_ServerInferAsync(server, irequest, trace);
     if (error == NULL) {
+      have_submitted(slot, own);
       return NULL;
     }
-    *token = 0;
+    __atomic_store_n(token, 0, __ATOMIC_RELAXED);
     tffi_linger_closed();
   }
   pthread_mutex_lock(&slot->request_lock);
   slot->request = NULL;
+  slot->submitting = false;
   pthread_mutex_unlock(&slot->request_lock);
   return error;
 }
@@ -219,7 +249,7 @@ static struct TRITONSERVER_Error *submit(struct TRITONSERVER_Server *server, con
   uint64_t generation = 0;
   tffi_slot *slot = NULL;
   tffi_wanted *wanted = NULL;
-  *token = 0;
+  __atomic_store_n(token, 0, __ATOMIC_RELAXED);
   struct TRITONSERVER_Error *error = tffi_allocator(&allocator);
   if (error != NULL) {
     return error;
@@ -272,7 +302,7 @@ uint64_t tffi_inference_submit(struct TRITONSERVER_Server *server, const tffi_re
                                const void *const *data, uint64_t key, tffi_queue *queue, tffi_ticket *ticket,
                                struct TRITONSERVER_Error **error)
 {
-  ticket->token = 0;
+  __atomic_store_n(&ticket->token, 0, __ATOMIC_RELAXED);
   ticket->key = key;
   *error = submit(server, request, data, key, queue, &ticket->token);
   return ticket->token;
@@ -304,8 +334,7 @@ bool tffi_inference_cancel(uint64_t token)
    * while `request` is set.
    */
   if (slot->request != NULL && __atomic_load_n(&slot->token, __ATOMIC_ACQUIRE) == token) {
-    slot->cancelled = true;
-    tffi_discard(TRITONSERVER_InferenceRequestCancel(slot->request));
+    ask_to_cancel(slot);
     asked = true;
   }
   pthread_mutex_unlock(&slot->request_lock);

@@ -130,8 +130,9 @@ typedef struct tffi_slot {
   bool is_ready;   /* in that list */
   bool done;       /* the `done` completion is in the slot's list */
 
-  pthread_mutex_t request_lock;                  /* over `request` and `cancelled`: cancel against release */
+  pthread_mutex_t request_lock; /* over the three below: cancel against InferAsync and release */
   struct TRITONSERVER_InferenceRequest *request; /* NULL once Triton gave it back */
+  bool submitting;                               /* InferAsync is not over yet */
   bool cancelled;
 
   tffi_completion *final; /* made at submission, filled by the final response, kept back until the release was seen */
@@ -189,7 +190,7 @@ bool tffi_slot_find_lender(const void *request, const tffi_queue **queue, uint64
 
 /* A slot for one inference whose completions go to `queue`, with token and `final` set; NULL where memory is out. */
 tffi_slot *tffi_slot_take(tffi_queue *queue, uint64_t key);
-/* Undoes tffi_slot_take where nothing was submitted. */
+/* Undoes tffi_slot_take where nothing was submitted; who waits for it already finds that it is gone. */
 void tffi_slot_give_back(tffi_slot *slot);
 /* Appends a completion to the slot's list and wakes whoever wants it. After one that is `done` the slot is not the caller's any more. */
 void tffi_slot_push(tffi_slot *slot, tffi_completion *completion);

@@ -146,10 +146,13 @@ void tffi_slot_give_back(tffi_slot *slot)
   tffi_completion_free(slot->final);
   slot->final = NULL;
   pthread_mutex_lock(&queue->lock);
+  tffi_linger_awake(&slot->unwoken, slot->sleepers);
   const bool free_it = end_slot(slot);
   unlock_and_drop_reference(queue);
   if (free_it) {
     tffi_slot_recycle(slot);
+  } else {
+    tffi_wake(&slot->arrived, true);
   }
 }
 
@@ -258,6 +261,16 @@ void tffi_slot_push(tffi_slot *slot, tffi_completion *completion)
   }
 }
 
+/* Under the queue's lock, when nothing is ready any more: an event loop would go on looking for it. */
+static void clear_fd(tffi_queue *queue)
+{
+  if (queue->fd_is_set) {
+    eventfd_t ignored;
+    (void)eventfd_read(queue->fd, &ignored);
+    queue->fd_is_set = false;
+  }
+}
+
 /* Under the queue's lock: detaches the slot's list and says whether the inference is over with it. */
 static bool detach(tffi_queue *queue, tffi_slot *slot, tffi_completion **first, tffi_completion **last)
 {
@@ -266,6 +279,9 @@ static bool detach(tffi_queue *queue, tffi_slot *slot, tffi_completion **first, 
   slot->first = slot->last = NULL;
   if (slot->is_ready) {
     unlink_ready(queue, slot);
+    if (queue->ready_first == NULL) {
+      clear_fd(queue);
+    }
   }
   return slot->done;
 }
@@ -288,11 +304,6 @@ static tffi_completion *take_ready(tffi_queue *queue)
         tffi_slot_recycle(slot);
       }
     }
-  }
-  if (queue->fd_is_set) {
-    eventfd_t ignored;
-    (void)eventfd_read(queue->fd, &ignored);
-    queue->fd_is_set = false;
   }
   return list;
 }

@@ -303,7 +303,10 @@ bool tffi_inference_submit_each(struct TRITONSERVER_Server *server, const tffi_r
 tffi_wait tffi_inference_wait(uint64_t token, uint32_t wakes, int64_t timeout_ns, tffi_completion **completions);
 /* Whether Triton is through with it: its last completion is there, taken or not. */
 bool tffi_inference_is_over(uint64_t token);
-/* Asks Triton to give the inference up; its completions come all the same. False: it is over already. */
+/*
+ * Asks Triton to give the inference up, at the end of its submission where that is not over; its completions come all
+ * the same. False: it is over already.
+ */
 bool tffi_inference_cancel(uint64_t token);
 /* Whether tffi_inference_cancel was called while it was in flight; false for a stale token. */
 bool tffi_inference_is_cancelled(uint64_t token);

@@ -4,6 +4,7 @@
 #include "fake_traces.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ typedef struct TRITONSERVER_InferenceRequest {
   TRITONSERVER_InferenceResponseCompleteFn_t respond;
   void *respond_userp;
   struct TRITONSERVER_InferenceTrace *trace; /* looked at, and not on its way */
-  bool cancelled;
+  bool *cancelled; /* made anew by each InferAsync; NULL before the first */
 } request;
 
 typedef struct {
@@ -255,6 +256,7 @@ Error *TRITONSERVER_InferenceRequestDelete(request *old)
     fake_trace_drop(old->trace);
   }
   count(&alive.requests, -1);
+  free(old->cancelled);
   free(old);
   return failure();
 }
@@ -393,7 +395,10 @@ Error *TRITONSERVER_InferenceRequestSetResponseCallback(request *to, struct TRIT
 
 Error *TRITONSERVER_InferenceRequestCancel(request *to)
 {
-  __atomic_store_n(&to->cancelled, true, __ATOMIC_RELEASE);
+  if (to->cancelled == NULL) {
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "not with a model yet");
+  }
+  __atomic_store_n(to->cancelled, true, __ATOMIC_RELEASE);
   return failure();
 }
 
@@ -480,7 +485,7 @@ static void serve(request *about)
 {
   const char *how = about->model;
   if (strchr(how, 'h') != NULL) {
-    while (!__atomic_load_n(&about->cancelled, __ATOMIC_ACQUIRE)) {
+    while (!__atomic_load_n(about->cancelled, __ATOMIC_ACQUIRE)) {
     }
   }
   for (int i = 0; strchr(how, 'd') != NULL && i < 3; i++) {
@@ -560,7 +565,11 @@ Error *TRITONSERVER_ServerInferAsync(struct TRITONSERVER_Server *server, request
 {
   (void)server;
   MAY_FAIL();
+  sched_yield(); /* here others may do what comes too early */
+  free(about->cancelled);
+  about->cancelled = calloc(1, sizeof(*about->cancelled));
   if (strchr(about->model, 'x') != NULL) {
+    sched_yield();
     about->trace = trace;
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "refused");
   }

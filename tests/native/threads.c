@@ -412,6 +412,9 @@ int main(int count, char **arguments)
     driver_check_empty();
     takers();
     driver_check_empty();
+    descriptors();
+    early_birds();
+    driver_check_empty();
     bounds();
     driver_check_empty();
     for (int i = 0; i < 4; i++) {

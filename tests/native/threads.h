@@ -28,6 +28,10 @@ void serving_again(void);
 void handovers(void);
 /* Some wait for an inference by its token, others for whatever is ready, and somebody wakes them all. */
 void takers(void);
+/* The descriptor of a queue is set as long as something is ready. */
+void descriptors(void);
+/* Others see the token as soon as there is one, and cancel or wait before the submission is over. */
+void early_birds(void);
 /* Responses that may not wait to be read in any number, while they are read. */
 void bounds(void);
 /* A function model: instances that execute, workers that answer, and in the end somebody who gives up. */

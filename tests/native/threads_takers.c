@@ -2,6 +2,7 @@
 
 /* Several who take what comes for one inference: by token, whatever is ready, within a bound, through handover.c. */
 
+#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,116 @@ void takers(void)
   join(wakers, 1);
   join(ready, 2);
   CHECK(all_finished());
+  tffi_queue_release(&queue);
+}
+
+static bool is_set(int descriptor)
+{
+  struct pollfd asked = {.fd = descriptor, .events = POLLIN};
+  CHECK(poll(&asked, 1, 0) >= 0);
+  return asked.revents == POLLIN;
+}
+
+/* An event loop that finds its descriptor set and nothing ready would look again and again. */
+void descriptors(void)
+{
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
+  const int descriptor = tffi_queue_fd(queue);
+  for (uint32_t i = 0; i < 2; i++) {
+    uint64_t tokens[2];
+    driver_seen seen = {0};
+    tffi_completion *list = NULL;
+    CHECK(!is_set(descriptor));
+    for (uint32_t j = 0; j < 2; j++) {
+      CHECK(driver_submit("i", queue, j, &tokens[j]) == NULL);
+      CHECK(is_set(descriptor));
+    }
+    CHECK(tffi_inference_wait(tokens[i], wakes_of(queue), -1, &list) == TFFI_WAIT_READY);
+    CHECK(is_set(descriptor));
+    driver_take(list, &seen);
+    if (i == 0) {
+      CHECK(tffi_inference_wait(tokens[1], wakes_of(queue), -1, &list) == TFFI_WAIT_READY);
+    } else {
+      CHECK(tffi_queue_wait(queue, wakes_of(queue), -1, &list) == TFFI_WAIT_READY);
+    }
+    driver_take(list, &seen);
+    CHECK(seen.done == 2 && !is_set(descriptor));
+  }
+  tffi_queue_release(&queue);
+}
+
+static tffi_ticket shown;
+static bool showing;
+
+/* Cancels each inference that it sees once, or waits for one that is about to be refused. */
+static void *cancel_shown(void *given)
+{
+  (void)given;
+  uint64_t last = 0;
+  while (__atomic_load_n(&showing, __ATOMIC_RELAXED)) {
+    const uint64_t token = __atomic_load_n(&shown.token, __ATOMIC_RELAXED);
+    if (token != last && tffi_inference_cancel(token)) {
+      last = token;
+    }
+  }
+  return NULL;
+}
+
+static void *wait_for_shown(void *given)
+{
+  task *me = given;
+  while (__atomic_load_n(&showing, __ATOMIC_RELAXED)) {
+    tffi_completion *list = NULL;
+    const uint64_t token = __atomic_load_n(&shown.token, __ATOMIC_RELAXED);
+    CHECK(tffi_inference_wait(token, wakes_of(me->queue), -1, &list) == TFFI_WAIT_GONE);
+    CHECK(list == NULL);
+  }
+  return NULL;
+}
+
+static struct TRITONSERVER_Error *show(const char *how, tffi_queue *queue, tffi_spares *spares)
+{
+  const tffi_request request = {.model_name = how, .model_version = -1, .request_id = "an id", .spares = spares};
+  struct TRITONSERVER_Error *error = NULL;
+  tffi_inference_submit(NULL, &request, NULL, 1, queue, &shown, &error);
+  return error;
+}
+
+/* One that waits to be cancelled is, also by a thread that does so but once; a request that has served is no trouble. */
+static void cancelled_early(tffi_queue *queue)
+{
+  static const char *const held[] = {"h", "hr", "hs"};
+  tffi_spares *spares = NULL;
+  tffi_spares_new(&spares, *tffi_model_changes());
+  for (uint32_t i = 0; i < 2 * ROUNDS; i++) {
+    tffi_completion *list = NULL;
+    driver_seen seen = {0};
+    CHECK(show(i % 2 == 0 ? "" : held[i / 2 % 3], queue, i % 2 == 0 ? spares : NULL) == NULL);
+    CHECK(tffi_inference_wait(shown.token, wakes_of(queue), -1, &list) == TFFI_WAIT_READY);
+    driver_take(list, &seen);
+    CHECK(seen.done == 1 && seen.errors == i % 2);
+  }
+  tffi_spares_release(&spares);
+}
+
+void early_birds(void)
+{
+  task birds[2];
+  tffi_queue *queue = NULL;
+  tffi_queue_new(&queue);
+  showing = true;
+  start(birds, 1, cancel_shown, queue, 0);
+  cancelled_early(queue);
+  __atomic_store_n(&showing, false, __ATOMIC_RELAXED);
+  join(birds, 1);
+  showing = true;
+  start(birds, 2, wait_for_shown, queue, 0);
+  for (uint32_t i = 0; i < 10 * ROUNDS; i++) {
+    CHECK(!driver_ok(show("x", queue, NULL)));
+  }
+  __atomic_store_n(&showing, false, __ATOMIC_RELAXED);
+  join(birds, 2);
   tffi_queue_release(&queue);
 }
 
