@@ -427,6 +427,8 @@ def test_outputs_go_to_memory_of_a_gpu(echo, driver):
     out = Lender(np.zeros(2, np.float32), device=(2, 0))
     with pytest.raises(UnsupportedError, match="got GPU memory for an output"):
         echo.infer({"INPUT0": [1.0, 2.0]}, out={"OUTPUT0": out})
+    with pytest.raises(InvalidArgumentError, match=r"'OUTPUT0': labels need .* memory of a GPU"):
+        echo.infer({"INPUT0": [1.0, 2.0]}, out={"OUTPUT0": out}, labels={"OUTPUT0": 1})
     assert out.memory.tolist() == [0, 0]
 
 

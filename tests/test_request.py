@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import _backend
 import numpy as np
 import pytest
 
-from tritonffi import InternalError, InvalidArgumentError, Label, Request, RequestFlag, Server
+from tritonffi import (
+    InternalError,
+    InvalidArgumentError,
+    Label,
+    Request,
+    RequestFlag,
+    Server,
+    _bfloat16,
+)
 
 ONE = {"INPUT0": [1.0]}
 
@@ -68,6 +77,27 @@ def test_integers_are_compared_exactly(server):
     response = server.model("echo_uint64").infer({"INPUT0": value}, labels={"OUTPUT0": 3})
     assert [label.number for label in response.labels["OUTPUT0"][0]] == [1, 0, 2]
     assert response.labels["OUTPUT0"][0][0].value == 2**64 - 1
+
+
+@pytest.mark.parametrize("with_package", [True, False])
+@pytest.mark.parametrize("memory", [None, lambda: np.zeros(3, np.uint16), lambda: bytearray(6)])
+def test_labels_of_bf16_are_of_numbers(server, monkeypatch, with_package, memory):
+    """And not of bits, of which negative ones are the greatest; whatever the output is then."""
+    if not with_package:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    out = {} if memory is None else {"OUTPUT0": memory()}
+    _bfloat16.bfloat16.cache_clear()
+    try:
+        response = server.model("echo_bf16").infer(
+            {"INPUT0": [1.0, -3.0, 2.0]}, labels={"OUTPUT0": 3}, out=out
+        )
+    finally:
+        monkeypatch.undo()
+        _bfloat16.bfloat16.cache_clear()
+    assert response.labels["OUTPUT0"] == [
+        [Label("", 2, 2.0), Label("", 0, 1.0), Label("", 1, -3.0)]
+    ]
+    assert {type(label.value) for label in response.labels["OUTPUT0"][0]} == {float}
 
 
 @pytest.mark.parametrize(

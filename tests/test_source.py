@@ -40,6 +40,7 @@ ORDER = [
     "_log_settings",
     "_bytes",
     "_lists",
+    "_bfloat16",
     "_tensor",
     "_config_text",
     "_config_checks",

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tritonffi import _tensor
+from tritonffi import _bfloat16, _tensor
 from tritonffi._bytes import format_shape
 from tritonffi._enums import DataType
 from tritonffi._errors import InternalError, InvalidArgumentError
@@ -328,12 +328,12 @@ def test_size_that_is_not_the_shapes_is_an_error(size):
 def test_bf16_is_uint16_without_ml_dtypes(monkeypatch):
     """The bits are there all the same."""
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    _tensor._bfloat16.cache_clear()
+    _bfloat16.bfloat16.cache_clear()
     try:
         tensor = to_tensor([1.0, -2.0], "BF16", WHAT)
         got = from_tensor(int(DataType.BF16), tensor[1], tensor[0], tensor[2], WHAT)
     finally:
-        _tensor._bfloat16.cache_clear()
+        _bfloat16.bfloat16.cache_clear()
     assert got.dtype == np.uint16
     assert got.tolist() == [0x3F80, 0xC000]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from tritonffi._bfloat16 import widened
 from tritonffi._bytes import format_shape
 from tritonffi._call import string
 from tritonffi._enums import DataType, MemoryType
@@ -115,6 +116,11 @@ class Wanted:
                 )
         for name, value in out.items():
             wanted.out[name] = _place(value, spec.outputs[name], f"model {spec.name!r}")
+            if name in labels and wanted.out[name].lent.memory_type is MemoryType.GPU:
+                raise InvalidArgumentError(
+                    f"model {spec.name!r}, output {name!r}: labels need the numbers in CPU memory, "
+                    "and out is memory of a GPU"
+                )
         _refuse_overlaps(wanted.out, f"model {spec.name!r}")
         return wanted
 
@@ -185,6 +191,8 @@ class Wanted:
     def classes(self, name: str, tensor: CData, array: Array) -> list[list[Label]]:
         """Return the classes with the greatest values, best first, of each row of a batch."""
         texts = [string(tensor.labels[i]) for i in range(tensor.label_count)]
+        if tensor.datatype == int(DataType.BF16):
+            array = widened(array)
         rows = array.reshape((array.shape[0] if self.batching else 1, tensor.label_count))
         return [
             [Label(texts[i], i, row[i].item()) for i in _greatest(row, self.labels[name])]

@@ -27,13 +27,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tritonffi._bfloat16 import bfloat16, round_bfloat16, widened
 from tritonffi._bytes import format_shape, pack, place, room, show, unpack
 from tritonffi._enums import DataType
 from tritonffi._errors import InternalError, InvalidArgumentError, counted
@@ -147,17 +147,6 @@ def element_type(name: str) -> ElementType:
         raise InvalidArgumentError(f"no data type {name!r}; there are {known}") from None
 
 
-@cache
-def _bfloat16() -> np.dtype[np.generic] | None:
-    """Return numpy's dtype for BF16, where its package is installed."""
-    try:
-        import ml_dtypes  # noqa: PLC0415 -- optional, and not wanted before a BF16 tensor comes
-    except ImportError:
-        return None
-    dtype: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
-
-
 def to_tensor(value: object, datatype: str, what: str) -> Tensor:
     """
     Turn a value into a tensor of the data type, without a copy where its memory will do.
@@ -238,8 +227,8 @@ def from_tensor(
                 f"{what}: {row.name} of shape {format_shape(shape)} takes "
                 f"{counted(size, 'byte')}, but there are {byte_size}"
             )
-        if row is _BF16 and (bfloat16 := _bfloat16()) is not None:
-            array = array.view(bfloat16)
+        if row is _BF16 and (dtype := bfloat16()) is not None:
+            array = array.view(dtype)
     if not writable:
         array.setflags(write=False)
     return array
@@ -359,7 +348,7 @@ def _from_python(value: object, row: ElementType, what: str) -> Array:
             array = np.array(value, np.float64 if row is _BF16 else row.storage)
         except ValueError:
             raise InvalidArgumentError(f"{what}: {_RAGGED}") from None
-    return _round_bfloat16(array) if row is _BF16 else array
+    return round_bfloat16(array) if row is _BF16 else array
 
 
 def _join(value: object, row: ElementType, what: str, index: Shape = ()) -> Array:
@@ -376,7 +365,7 @@ def _join(value: object, row: ElementType, what: str, index: Shape = ()) -> Arra
         return array
     _check_leaf(value, row, place(what, index))
     if row is _BF16:
-        return _round_bfloat16(np.array(value, np.float64))
+        return round_bfloat16(np.array(value, np.float64))
     return np.array(value, row.storage)
 
 
@@ -448,28 +437,10 @@ def _nearest(number: float | np.floating[npt.NBitBase], row: ElementType) -> flo
     try:
         with np.errstate(over="ignore"):
             if row is _BF16:
-                bits = _round_bfloat16(np.array([number], np.float64)).astype(np.uint32)
-                return float((bits << np.uint32(16)).view(np.float32)[0])
+                return float(widened(round_bfloat16(np.array([number], np.float64)))[0])
             return float(row.dtype.type(number))
     except OverflowError:
         return math.inf
-
-
-def _round_bfloat16(array: Array) -> Array:
-    """Return the bits of BF16 values: the upper half of an FP32, rounded, ties to even."""
-    flat = array.reshape(-1)
-    with np.errstate(over="ignore", under="ignore"):
-        single = flat.astype(np.float32)
-    bits = single.view(np.uint32)
-    # What lies in the middle may have come there by rounding to FP32: then it is no tie.
-    middle = np.flatnonzero((bits << 16) == np.uint32(2**31))
-    if middle.size:
-        given, taken = np.abs(flat[middle]), np.abs(single[middle])
-        bits[middle] += given > taken
-        bits[middle] -= given < taken
-    half = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) >> 16
-    half[np.isnan(single)] = 0x7FC0  # whose bits could round up to an infinity
-    return half.astype(np.uint16).reshape(array.shape)
 
 
 def _elements(value: object, row: ElementType, what: str) -> tuple[Shape, list[object]]:
