@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from tritonffi._errors import InvalidArgumentError
 from tritonffi._native import ffi, lib
-
-_SIZE_MAX = 2**64 - 1
+from tritonffi._numbers import check_whole
 
 
 class MemoryPool:
@@ -36,10 +32,7 @@ class MemoryPool:
 
     @limit.setter
     def limit(self, size: int) -> None:
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)):
-            raise TypeError(f"the limit must be a number of bytes, not {type(size).__name__}")
-        if not 0 <= size <= _SIZE_MAX:
-            raise InvalidArgumentError(f"the limit must be between 0 and 2**64 - 1, not {size}")
+        check_whole(size, "the limit", "a number of bytes")
         lib.tffi_pool_set_limit(size)
 
     @property

@@ -7,6 +7,7 @@ arguments of its calls. Nothing about an option stands anywhere else, so a new o
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from tritonffi._call import check, encode, encode_path
 from tritonffi._enums import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
 from tritonffi._native import lib
+from tritonffi._numbers import shown
 
 if TYPE_CHECKING:
     from enum import IntEnum
@@ -39,6 +41,7 @@ _UINT_MAX = 2**32 - 1
 _MOST_THREADS = 1024
 _MOST_CORES = 2**20  # each of which Triton looks at, one by one
 _UINT64_MAX = 2**64 - 1
+_MOST_DIGITS = 19  # of what may be within a limit
 # Settings that become numbers, by policy or backend ("" is any). Nobody catches what C++ throws
 # where one has too many digits, or where there are no threads left.
 _HOST_LIMITS = {("", "numa-node"): _INT_MAX, ("", "cpu-cores"): _MOST_CORES}
@@ -112,7 +115,7 @@ def _int_of(value: object, what: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong(what, "an int", value)
     if not low <= value <= high:
-        message = f"{what} must be between {low} and {high}, not {value}"
+        message = f"{what} must be between {low} and {high}, not {shown(value)}"
         raise ValueError(message)
     return value
 
@@ -120,8 +123,8 @@ def _int_of(value: object, what: str, low: int, high: int) -> int:
 def _float_of(value: object, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong(what, "a number", value)
-    if not math.isfinite(value) or value < 0:
-        message = f"{what} must be finite and not negative, not {value}"
+    if not 0 <= value <= sys.float_info.max:  # NaN neither
+        message = f"{what} must be finite and not negative, not {shown(value)}"
         raise ValueError(message)
     return float(value)
 
@@ -247,7 +250,9 @@ def _settings_within(limits: Mapping[tuple[str, str], int]) -> Convert:
         for name, key, text in _settings_by_name(value, what):
             of, setting, said = name.decode(), key.decode(), text.decode()
             limit = limits.get((of, setting), limits.get(("", setting)))
-            if limit is not None and any(int(n) > limit for n in re.findall("[0-9]+", said)):
+            if limit is not None and any(
+                len(n) > _MOST_DIGITS or int(n) > limit for n in re.findall("[1-9][0-9]*", said)
+            ):
                 message = f"{what}[{of!r}][{setting!r}] must be at most {limit}, not {said}"
                 raise ValueError(message)
             yield name, key, text
@@ -298,7 +303,8 @@ def _row(default: T, setter: str, convert: Convert) -> T:
     metadata = {"setter": "TRITONSERVER_" + setter, "convert": convert}
     field: T
     if isinstance(default, Mapping):
-        field = dataclasses.field(default_factory=lambda: default, metadata=metadata)
+        # One for each object: whoever adds to his own changes nobody else's.
+        field = dataclasses.field(default_factory=lambda: copy.copy(default), metadata=metadata)
     else:
         field = dataclasses.field(default=default, metadata=metadata)
     return field

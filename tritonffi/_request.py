@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
-import numpy as np
-
 from tritonffi._call import check_duration, encode
 from tritonffi._enums import ParameterType
 from tritonffi._errors import InvalidArgumentError, check_keywords
+from tritonffi._numbers import check_whole, plain, shown
 from tritonffi._trace import Trace
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 Inputs: TypeAlias = "Mapping[str, object] | Raw"
 
 _INT64 = range(-(2**63), 2**63)
-_UINT64_MAX = 2**64 - 1
 _LONGEST_CORRELATION_ID = 128
 
 
@@ -100,7 +98,7 @@ class Request:
         _check_mapping(self.out, "out")
         _check_mapping(self.parameters, "parameters")
         _check_labels(self.labels)
-        _whole(self.priority, "priority")
+        check_whole(self.priority, "priority")
         check_duration(self.queue_timeout, "queue_timeout")
         check_duration(self.timeout, "timeout")
         if isinstance(self.correlation_id, str):
@@ -109,7 +107,7 @@ class Request:
                     f"correlation_id is longer than {_LONGEST_CORRELATION_ID} bytes"
                 )
         else:
-            _whole(self.correlation_id, "correlation_id")
+            check_whole(self.correlation_id, "correlation_id")
         _check_bool(self.sequence_start, "sequence_start")
         _check_bool(self.sequence_end, "sequence_end")
         _check_trace(self.trace)
@@ -138,16 +136,9 @@ def _check_mapping(value: object, what: str) -> None:
 def _check_labels(labels: Mapping[str, int]) -> None:
     _check_mapping(labels, "labels")
     for name, count in labels.items():
-        _whole(count, f"labels of {name!r}")
+        check_whole(count, f"labels of {name!r}")
         if count == 0:
             raise InvalidArgumentError(f"labels of {name!r} must be 1 or more, not 0")
-
-
-def _whole(value: object, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
-    if not 0 <= value <= _UINT64_MAX:
-        raise InvalidArgumentError(f"{what} must be between 0 and 2**64 - 1, not {value}")
 
 
 def _check_bool(value: object, what: str) -> None:
@@ -172,19 +163,19 @@ def parameter_entries(
     for name, value in values.items():
         where = f"{what}: parameter {name!r}"
         entry: dict[str, object] = {"name": text(name, f"{what}: the name of a parameter")}
-        plain = value.item() if isinstance(value, np.generic) else value
-        if isinstance(plain, bool):
-            entry |= {"type": int(ParameterType.BOOL), "integer": int(plain)}
-        elif isinstance(plain, int):
-            if plain not in _INT64:
-                raise InvalidArgumentError(f"{where} does not fit into 64 bits: {plain}")
-            entry |= {"type": int(ParameterType.INT), "integer": plain}
-        elif isinstance(plain, float):
-            entry |= {"type": int(ParameterType.DOUBLE), "real": plain}
-        elif isinstance(plain, str):
-            entry |= {"type": int(ParameterType.STRING), "text": text(plain, where)}
+        said = plain(value)
+        if isinstance(said, bool):
+            entry |= {"type": int(ParameterType.BOOL), "integer": int(said)}
+        elif isinstance(said, int):
+            if said not in _INT64:
+                raise InvalidArgumentError(f"{where} does not fit into 64 bits: {shown(said)}")
+            entry |= {"type": int(ParameterType.INT), "integer": said}
+        elif isinstance(said, float):
+            entry |= {"type": int(ParameterType.DOUBLE), "real": said}
+        elif isinstance(said, str):
+            entry |= {"type": int(ParameterType.STRING), "text": text(said, where)}
         else:
-            kind = type(plain).__name__
+            kind = type(said).__name__
             raise TypeError(f"{where} must be a str, bool, int or float, not {kind}")
         made.append(entry)
     return made

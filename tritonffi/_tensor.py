@@ -51,6 +51,7 @@ from tritonffi._lists import (
     too_deep,
 )
 from tritonffi._native import ffi
+from tritonffi._numbers import is_integer
 
 Array: TypeAlias = npt.NDArray[np.generic]
 Shape: TypeAlias = tuple[int, ...]
@@ -402,7 +403,7 @@ def _check_leaf(leaf: object, row: ElementType, what: str) -> None:
     """Refuse what the type cannot hold."""
     if isinstance(leaf, (bool, np.bool_)):
         return
-    if isinstance(leaf, (int, np.integer)) and not isinstance(leaf, np.timedelta64):
+    if is_integer(leaf):
         why = _integer_trouble(int(leaf), row)
     elif isinstance(leaf, (float, np.floating)):
         why = _float_trouble(leaf, row)
