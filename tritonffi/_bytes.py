@@ -128,6 +128,10 @@ def _are_bytes(elements: list[object]) -> bool:
 
 
 def _as_bytes(element: object, number: int, shape: Shape, what: str) -> bytes:
+    if isinstance(element, np.ndarray) and not element.ndim:
+        if np.ma.is_masked(element):
+            raise InvalidArgumentError(f"{what}: the array has masked elements; fill them first")
+        element = element.item()
     if isinstance(element, str):
         try:
             return element.encode()

@@ -67,6 +67,7 @@ _NOTHING = bytearray()
 # numpy 1.22 has it under the private name only.
 _from_dlpack = getattr(np, "from_dlpack" if hasattr(np, "from_dlpack") else "_from_dlpack")
 _NUMBERS = (int, float, np.bool_, np.number)
+_ROWS = frozenset((list, tuple))
 _WANTED = {"BF16": "bfloat16 or uint16", "BYTES": "object, S or U"}
 _RAGGED = "lists of different lengths, or lists beside single values"
 
@@ -456,14 +457,27 @@ def _elements(value: object, row: ElementType, what: str) -> tuple[Shape, list[o
     check_first_path(value, what)
     level = list(value)
     shape = [len(level)]
-    while level and isinstance(level[0], (list, tuple, np.ndarray)):
-        rows = [
-            _as_array(item, row, what).tolist() if isinstance(item, np.ndarray) else item
-            for item in level
-        ]
-        lengths = {len(row) if isinstance(row, (list, tuple)) else -1 for row in rows}
-        if len(lengths) > 1 or -1 in lengths:
+    while level and _has_length(level[0]):
+        rows: list[list[object]] = level
+        if not set(map(type, level)) <= _ROWS:
+            if not all(map(_has_length, level)):
+                raise InvalidArgumentError(f"{what}: {_RAGGED}")
+            arrays = [_as_array(item, row, what) for item in level if isinstance(item, np.ndarray)]
+            if not all(array.size for array in arrays):
+                # Nothing is in them that would tell the rest of the shape.
+                shapes = {_elements(item, row, what)[0] for item in level}
+                if len(shapes) > 1:
+                    raise InvalidArgumentError(f"{what}: {_RAGGED}")
+                return (*shape, *shapes.pop()), []
+            rows = [item.tolist() if isinstance(item, np.ndarray) else item for item in level]
+        lengths = set(map(len, rows))
+        if len(lengths) > 1:
             raise InvalidArgumentError(f"{what}: {_RAGGED}")
         shape += lengths
         level = list(chain.from_iterable(rows))
     return tuple(shape), level
+
+
+def _has_length(item: object) -> bool:
+    """Whether an item of a list of texts is a row of them: an array without axes is one text."""
+    return isinstance(item, (list, tuple)) or (isinstance(item, np.ndarray) and item.ndim > 0)
