@@ -156,6 +156,32 @@ def test_end_inputs_are_sent_where_no_other_request_ended(model):
     assert model.statistics().inference_count - before == 7
 
 
+def test_end_inputs_may_be_a_request(model):
+    """As the inputs of all the others may; what else it says goes with them."""
+    before = model.statistics().inference_count
+    last = Request({"INPUT0": [[0]]}, request_id="last", correlation_id=5)
+    with model.sequence(5, end_inputs=last) as sequence:
+        sequence.infer({"INPUT0": [[1]]})
+    assert repr(sequence) == "<ModelSequence 5 of 'sequence', ended>"
+    assert model.statistics().inference_count - before == 2
+    assert not last.sequence_end
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "message"),
+    [
+        (Request({}, correlation_id=6), InvalidArgumentError, "is of sequence 6, not 5"),
+        (Request({}, sequence_start=True), InvalidArgumentError, "says sequence_start"),
+        ([[0]], TypeError, "must be a mapping of names to arrays, or a Request, not list"),
+        (7, TypeError, "must be a mapping of names to arrays, or a Request, not int"),
+    ],
+)
+def test_end_inputs_that_cannot_end_it_are_refused_at_once(model, last, kind, message):
+    """And not at the end of the block."""
+    with pytest.raises(kind, match=message):
+        model.sequence(5, end_inputs=last)
+
+
 @pytest.mark.parametrize(
     ("key", "kind"),
     [

@@ -426,7 +426,7 @@ class Model(Unique):
         self,
         id: int | str | None = None,  # noqa: A002 (Triton's word)
         *,
-        end_inputs: Inputs | None = None,
+        end_inputs: Inputs | Request | None = None,
     ) -> ModelSequence:
         """Make a sequence of requests, for a model that remembers what came before.
 
@@ -439,12 +439,13 @@ class Model(Unique):
         Args:
             id: Its correlation id: a number of 64 bits, or a text of at most 128 bytes; not 0, and
                 not empty. None: a fresh one, of the type that the model wants.
-            end_inputs: Inputs of a request that says ``sequence_end`` and is sent at the end of the
-                ``with`` block if none has said so before.
+            end_inputs: Inputs of a request, or a `Request`, that is sent with ``sequence_end`` at
+                the end of the ``with`` block if none has said so before.
 
         Raises:
             TypeError: The id is neither a number nor a text.
-            InvalidArgumentError: The model's input for the id cannot hold it.
+            InvalidArgumentError: The model's input for the id cannot hold it, or ``end_inputs`` is
+                of another sequence, or starts one.
 
         C: ``TRITONSERVER_InferenceRequestSetCorrelationId``,
         ``TRITONSERVER_InferenceRequestSetCorrelationIdString``,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tritonffi import _asyncio, _stream
@@ -13,6 +14,7 @@ from tritonffi._closing import Unique
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference, finish
+from tritonffi._input import Raw
 from tritonffi._request import Request, request_of
 
 if TYPE_CHECKING:
@@ -59,14 +61,14 @@ class ModelSequence(Unique):
         starter: Starter,
         lifecycle: Lifecycle,
         correlation_id: int | str,
-        end_inputs: Inputs | None,
+        end_inputs: Inputs | Request | None,
     ) -> None:
         """Leave this to `Model.sequence`."""
         self.model_name = model_name
         self.id = correlation_id
         self._starter = starter
         self._lifecycle = lifecycle
-        self._end_inputs = end_inputs
+        self._last = None if end_inputs is None else self._ending(end_inputs)
         self._lock = threading.RLock()
         self._is_submitting = False
         self._has_started = False
@@ -149,7 +151,7 @@ class ModelSequence(Unique):
     ) -> None:
         if not self._has_started or self._has_ended:
             return
-        if self._end_inputs is None:
+        if self._last is None:
             if error is None:
                 warnings.warn(
                     f"model {self.model_name!r}: sequence {self.id!r} was left without its end; "
@@ -160,10 +162,34 @@ class ModelSequence(Unique):
                 )
             return
         try:
-            self.infer(self._end_inputs, sequence_end=True)
+            self.infer(self._last)
         except Exception:
             if error is None:  # or else that one is the news
                 raise
+
+    def _ending(self, inputs: Inputs | Request) -> Request:
+        """Make the request that ends the sequence; what is wrong with it is said now."""
+        if isinstance(inputs, Request):
+            self._check_id(inputs)
+            if inputs.sequence_start:
+                raise InvalidArgumentError(
+                    f"model {self.model_name!r}: end_inputs says sequence_start, and is to end "
+                    "what has started"
+                )
+            return dataclasses.replace(inputs, sequence_end=True)
+        if not isinstance(inputs, (Mapping, Raw)):
+            raise TypeError(
+                f"model {self.model_name!r}: end_inputs must be a mapping of names to arrays, or a "
+                f"Request, not {type(inputs).__name__}"
+            )
+        return Request(inputs, sequence_end=True)
+
+    def _check_id(self, request: Request) -> None:
+        if request.correlation_id not in (0, "", self.id):
+            raise InvalidArgumentError(
+                f"model {self.model_name!r}: the request is of sequence "
+                f"{request.correlation_id!r}, not {self.id!r}"
+            )
 
     def _start(
         self,
@@ -175,11 +201,7 @@ class ModelSequence(Unique):
         if isinstance(inputs, Request):
             if keywords:
                 raise TypeError(f"a Request says all: no further {', '.join(keywords)}")
-            if inputs.correlation_id not in (0, "", self.id):
-                raise InvalidArgumentError(
-                    f"model {self.model_name!r}: the request is of sequence "
-                    f"{inputs.correlation_id!r}, not {self.id!r}"
-                )
+            self._check_id(inputs)
             request = inputs
         else:
             own = [name for name in _OWN if name in keywords]
@@ -219,7 +241,7 @@ def start(
     starter: Starter,
     lifecycle: Lifecycle,
     correlation_id: int | str | None,
-    end_inputs: Inputs | None,
+    end_inputs: Inputs | Request | None,
 ) -> ModelSequence:
     """Make a sequence, with a fresh id where none is given."""
     spec = starter.refresh()
