@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import _backend
 import numpy as np
@@ -157,3 +159,18 @@ def test_the_timeout_is_each_calls_own(server, gate):
         with pytest.raises(TimeoutError, match=r"no result within 0.05 s"):
             inference.result()
     gate.open()
+
+
+def test_a_prepared_call_keeps_no_example(server):
+    """Nor does it look at what becomes of the keywords' own objects."""
+    example = row(0)
+    seen = weakref.ref(example["INPUT0"])
+    parameters = {"text": "before"}
+    call = server.model("one").prepare(example, parameters=parameters)
+    del example
+    gc.collect()
+    assert seen() is None
+    parameters["text"] = "after"
+    pending = [call.submit(row(i)) for i in range(3)]
+    for inference in pending:
+        assert inference.result().parameters["text"] == "before"

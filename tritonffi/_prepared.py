@@ -7,6 +7,7 @@ inference is to see that its arrays are like those.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -93,6 +94,15 @@ class PreparedStarter(Starter):
         # Others are made like the first one, for as many threads as call at the same time.
         self._likes: dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]] = {}
         template = self._prepare(inputs, [])
+        # What else was said is kept as it is now. The arrays are not kept, nor what is the
+        # caller's to change.
+        self._request = dataclasses.replace(
+            self._request,
+            inputs={},
+            outputs=tuple(self._request.outputs),
+            labels=dict(self._request.labels),
+            parameters=dict(self._request.parameters),
+        )
         for place in template.places:
             if place.alike is None or place.storage is None:
                 raise InvalidArgumentError(
