@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from pathlib import Path
 
 import _backend
@@ -17,6 +18,16 @@ from tritonffi import Server, TritonError
 from tritonffi._native import ffi, lib
 
 FP32 = {"INPUT0": ("FP32", [-1])}
+TENSORS = {"inputs": {"x": ("FP32", [-1])}, "outputs": {"y": ("FP32", [-1])}}
+
+
+@pytest.fixture
+def uncollected():
+    """No collection but where a test wants one."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def resident_bytes():
@@ -122,3 +133,28 @@ def test_stale_tokens_are_answered(echo):
         assert not lib.tffi_inference_cancel(token)
         assert not lib.tffi_inference_is_cancelled(token)
         assert lib.tffi_inference_wait(token, 0, 0, out) == lib.TFFI_WAIT_GONE
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_dropped_handle_is_gone_at_once(echo):
+    """Nothing that it has made leads back to it."""
+    model = echo.server.model("echo")
+    model.infer({"INPUT0": [1.0]})
+    model.prepare({"INPUT0": np.ones(3, np.float32)})
+    seen = weakref.ref(model)
+    del model
+    assert seen() is None
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_what_was_made_by_a_handle_keeps_the_server():
+    """A prepared call goes on without the model and the server's own name."""
+    server = Server(log_error=False)
+    model = server.load_function("echo", lambda x: x, **TENSORS)
+    call = model.prepare({"x": np.ones(2, np.float32)})
+    seen = weakref.ref(server)
+    del server, model
+    assert call.infer({"x": np.float32([1, 2])})["y"].tolist() == [1, 2]
+    seen().close()
+    del call
+    assert seen() is None

@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, overload
 
 from tritonffi import _asyncio, _sequence, _stream
 from tritonffi._async_map import AsyncResponseMap, AwaitedMapped
-from tritonffi._call import check, encode_name, json_object, out_bool
 from tritonffi._closing import Unique
 from tritonffi._enums import ModelBatchFlag, ModelTxnPropertyFlag
-from tritonffi._errors import InvalidArgumentError, NotFoundError, TritonError
+from tritonffi._errors import InvalidArgumentError, NotFoundError
 from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference, finish
 from tritonffi._map import check_map, start_map
-from tritonffi._native import ffi, lib
+from tritonffi._native import lib
 from tritonffi._prepared import PreparedCall, PreparedStarter
-from tritonffi._spec import ModelSpec
+from tritonffi._reader import ModelReader
 from tritonffi._starter import Starter
 from tritonffi._statistics import read_statistics
 
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tritonffi._asyncio import AsyncResponseStream
-    from tritonffi._call import JSON, CFunction
+    from tritonffi._call import JSON
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._map import ResponseMap
     from tritonffi._request import Inputs, Request, RequestKeywords
@@ -40,8 +36,6 @@ if TYPE_CHECKING:
     from tritonffi._spec import TensorSpec
     from tritonffi._statistics import ModelStatistics
     from tritonffi._stream import ResponseStream
-
-logger = logging.getLogger("tritonffi")
 
 _LATEST = -1
 
@@ -67,8 +61,8 @@ class Model(Unique):
         self.name = name
         self.version = version
         self._lifecycle = lifecycle
-        self._native_name = encode_name(name)
-        self._starter = Starter(lifecycle, name, version, self._read_spec)
+        self._reader = ModelReader(server, lifecycle, name, version)
+        self._starter = Starter(lifecycle, name, version, self._reader.spec)
 
     def __repr__(self) -> str:
         version = "latest" if self.version == _LATEST else self.version
@@ -81,14 +75,14 @@ class Model(Unique):
 
         C: ``TRITONSERVER_ServerModelMetadata``
         """
-        return self._json(lib.TRITONSERVER_ServerModelMetadata)
+        return self._reader.metadata()
 
     def config(self) -> dict[str, JSON]:
         """Return the model's whole configuration, as Triton completed it.
 
         C: ``TRITONSERVER_ServerModelConfig``
         """
-        return self._json(lib.TRITONSERVER_ServerModelConfig, 1)
+        return self._reader.config()
 
     def inputs(self) -> dict[str, TensorSpec]:
         """Return what the model takes: the data type and shape of each input, by name.
@@ -113,7 +107,7 @@ class Model(Unique):
         C: ``TRITONSERVER_ServerModelStatistics``
         """
         try:
-            reply = self._json(lib.TRITONSERVER_ServerModelStatistics)
+            reply = self._reader.json(lib.TRITONSERVER_ServerModelStatistics)
         except InvalidArgumentError as error:  # as which this function alone knows it
             raise NotFoundError(str(error)) from None
         return read_statistics(reply).models[-1]
@@ -123,29 +117,23 @@ class Model(Unique):
 
         C: ``TRITONSERVER_ServerModelIsReady``
         """
-        with self._lifecycle.use():
-            server = self._lifecycle.handle()
-            return out_bool(
-                lib.TRITONSERVER_ServerModelIsReady,
-                server,
-                self._native_name,
-                self.version,
-                context=f"model {self.name!r}",
-            )
+        return self._reader.is_ready()
 
     def batch_properties(self) -> ModelBatchFlag:
         """Return ``FIRST_DIM`` where the first axis of the inputs is a batch, else ``UNKNOWN``.
 
         C: ``TRITONSERVER_ServerModelBatchProperties``
         """
-        return ModelBatchFlag(self._flags(lib.TRITONSERVER_ServerModelBatchProperties))
+        return ModelBatchFlag(self._reader.flags(lib.TRITONSERVER_ServerModelBatchProperties))
 
     def transaction_properties(self) -> ModelTxnPropertyFlag:
         """Return ``DECOUPLED`` where a request has any number of responses, else ``ONE_TO_ONE``.
 
         C: ``TRITONSERVER_ServerModelTransactionProperties``
         """
-        return ModelTxnPropertyFlag(self._flags(lib.TRITONSERVER_ServerModelTransactionProperties))
+        return ModelTxnPropertyFlag(
+            self._reader.flags(lib.TRITONSERVER_ServerModelTransactionProperties)
+        )
 
     def infer(self, inputs: Inputs | Request, **keywords: Unpack[RequestKeywords]) -> Response:
         """Run one inference and wait for it.
@@ -218,7 +206,7 @@ class Model(Unique):
                 self._lifecycle,
                 self.name,
                 self.version,
-                self._read_spec,
+                self._reader.spec,
                 inputs=inputs,
                 keywords=keywords,
             ),
@@ -452,49 +440,3 @@ class Model(Unique):
         ``TRITONSERVER_InferenceRequestSetFlags``
         """
         return _sequence.start(self._starter, self._lifecycle, id, end_inputs)
-
-    def _read_spec(self) -> ModelSpec:
-        spec = ModelSpec.from_json(self.metadata(), self.config())
-        if spec.is_cached and (names := spec.ambiguous_inputs()):
-            logger.warning(
-                "model %r: Triton's response cache does not look at shapes: a request gets the "
-                "answer to another one whose %s had the same bytes in another shape",
-                self.name,
-                " and ".join(map(repr, names)),
-            )
-        if spec.parts:
-            spec = dataclasses.replace(spec, passive=_passive(self, spec))
-        return spec
-
-    def _json(self, function: CFunction, *arguments: int) -> dict[str, JSON]:
-        with self._lifecycle.use():
-            server = self._lifecycle.handle()
-            return json_object(
-                function,
-                server,
-                self._native_name,
-                self.version,
-                *arguments,
-                context=f"model {self.name!r}",
-            )
-
-    def _flags(self, function: CFunction) -> int:
-        flags = ffi.new("uint32_t *")
-        unused = ffi.new("void **")
-        with self._lifecycle.use():
-            server = self._lifecycle.handle()
-            error = function(server, self._native_name, self.version, flags, unused)
-            check(error, f"model {self.name!r}")
-        return int(flags[0])
-
-
-def _passive(model: Model, spec: ModelSpec) -> str:
-    """Return the model, this one or a part, that has only passive instances; empty: none has."""
-    for part in spec.parts:
-        with suppress(TritonError):  # it is not loaded any more
-            handle = model.server.model(part)
-            of_part = ModelSpec.from_json(handle.metadata(), handle.config())
-            passive = of_part.passive or _passive(handle, of_part)
-            if passive:
-                return passive
-    return ""

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server says of one model: the questions that handles on it ask."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tritonffi._call import check, encode_name, json_object, out_bool
+from tritonffi._errors import TritonError
+from tritonffi._native import ffi, lib
+from tritonffi._spec import ModelSpec
+
+if TYPE_CHECKING:
+    from tritonffi._call import JSON, CFunction
+    from tritonffi._lifecycle import Lifecycle
+    from tritonffi._server import Server
+
+logger = logging.getLogger("tritonffi")
+
+_LATEST = -1
+
+
+class ModelReader:
+    """Asks Triton about a model.
+
+    A `Model` has one, and so has what starts inferences for it. The way does not lead back to the
+    model: a handle that is dropped is gone at once, and with it perhaps the server.
+
+    Args:
+        server: The server, which lives as long as somebody may ask.
+        lifecycle: Its life.
+        name: The model's name.
+        version: Its version, or -1.
+    """
+
+    __slots__ = ("_lifecycle", "_name", "_native_name", "_server", "_version")
+
+    def __init__(self, server: Server, lifecycle: Lifecycle, name: str, version: int) -> None:
+        self._server = server
+        self._lifecycle = lifecycle
+        self._name = name
+        self._version = version
+        self._native_name = encode_name(name)
+
+    def metadata(self) -> dict[str, JSON]:
+        """Return the model's metadata.
+
+        C: ``TRITONSERVER_ServerModelMetadata``
+        """
+        return self.json(lib.TRITONSERVER_ServerModelMetadata)
+
+    def config(self) -> dict[str, JSON]:
+        """Return the model's config.
+
+        C: ``TRITONSERVER_ServerModelConfig``
+        """
+        return self.json(lib.TRITONSERVER_ServerModelConfig, 1)
+
+    def is_ready(self) -> bool:
+        """Return whether the model takes requests.
+
+        C: ``TRITONSERVER_ServerModelIsReady``
+        """
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
+            return out_bool(
+                lib.TRITONSERVER_ServerModelIsReady,
+                server,
+                self._native_name,
+                self._version,
+                context=f"model {self._name!r}",
+            )
+
+    def json(self, function: CFunction, *arguments: int) -> dict[str, JSON]:
+        """Call a function that answers with a JSON object."""
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
+            return json_object(
+                function,
+                server,
+                self._native_name,
+                self._version,
+                *arguments,
+                context=f"model {self._name!r}",
+            )
+
+    def flags(self, function: CFunction) -> int:
+        """Call a function that answers with flags."""
+        flags = ffi.new("uint32_t *")
+        unused = ffi.new("void **")
+        with self._lifecycle.use():
+            server = self._lifecycle.handle()
+            error = function(server, self._native_name, self._version, flags, unused)
+            check(error, f"model {self._name!r}")
+        return int(flags[0])
+
+    def spec(self) -> ModelSpec:
+        """Return what the model takes and gives."""
+        spec = ModelSpec.from_json(self.metadata(), self.config())
+        if spec.is_cached and (names := spec.ambiguous_inputs()):
+            logger.warning(
+                "model %r: Triton's response cache does not look at shapes: a request gets the "
+                "answer to another one whose %s had the same bytes in another shape",
+                self._name,
+                " and ".join(map(repr, names)),
+            )
+        if spec.parts:
+            spec = dataclasses.replace(spec, passive=self._passive(spec))
+        return spec
+
+    def _passive(self, spec: ModelSpec) -> str:
+        """Return the model, this one or a part, that has only passive instances; empty: none."""
+        for part in spec.parts:
+            with suppress(TritonError):  # it is not loaded any more
+                reader = ModelReader(self._server, self._lifecycle, part, _LATEST)
+                of_part = ModelSpec.from_json(reader.metadata(), reader.config())
+                passive = of_part.passive or reader._passive(of_part)
+                if passive:
+                    return passive
+        return ""
