@@ -23,6 +23,7 @@ A new code of the C API is one class here, with its code in the decorator.
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import TYPE_CHECKING, TypeVar
 
@@ -52,6 +53,7 @@ _WAS_CLOSED = re.compile(
 )
 
 _by_code: dict[int, type[TritonError]] = {}
+AnyError = TypeVar("AnyError", bound=TritonError)
 _Class = TypeVar("_Class", bound=type[TritonError])
 
 
@@ -163,6 +165,22 @@ def error_from_code(code: int, message: str) -> TritonError:
     error = cls(message or (cls.__doc__ or "").partition("\n")[0].rstrip("."))
     error.code = code
     return error
+
+
+def anew(error: AnyError) -> AnyError:
+    """Make an exception like one that is kept, to be raised in its place.
+
+    By its traceback an exception holds the frames that it has passed, with all that they hold, such
+    as the inputs. Where those hold the exception, too, nothing but the garbage collector ends that.
+    So what is kept is never raised itself.
+    """
+    made = copy.copy(error)
+    made.__cause__ = error.__cause__
+    made.__suppress_context__ = error.__suppress_context__
+    notes = getattr(error, "__notes__", None)
+    if notes is not None:
+        made.__notes__ = list(notes)
+    return made
 
 
 def note(error: BaseException, words: str) -> None:

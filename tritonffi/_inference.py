@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tritonffi._call import check_duration
 from tritonffi._closing import Unique
-from tritonffi._errors import InternalError, InvalidArgumentError, TritonError
+from tritonffi._errors import InternalError, InvalidArgumentError, TritonError, anew
 from tritonffi._native import lib
 from tritonffi._response import Response, read
 
@@ -259,7 +259,7 @@ class Inference(Unique):
             )
         outcome = outcomes[-1]
         if isinstance(outcome, TritonError):
-            raise outcome.with_traceback(None)  # or it would grow with each call
+            raise anew(outcome)
         return outcome
 
     def done(self) -> bool:

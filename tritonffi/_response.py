@@ -15,7 +15,7 @@ import numpy as np
 
 from tritonffi._call import string
 from tritonffi._enums import ParameterType
-from tritonffi._errors import CancelledError, TritonError, error_from_code
+from tritonffi._errors import CancelledError, TritonError, anew, error_from_code
 from tritonffi._native import ffi, lib
 from tritonffi._tensor import Array, from_tensor, plain_storage
 
@@ -155,7 +155,7 @@ def read(completion: CData, terms: Terms) -> Response | TritonError:
     try:
         _read_each(completion, model_name, wanted, outputs, response.labels)
     except TritonError as error:
-        return error
+        return anew(error)
     return response
 
 
