@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tritonffi._call import check_duration
 from tritonffi._closing import Unique
-from tritonffi._errors import InternalError, InvalidArgumentError, TritonError, anew
+from tritonffi._errors import ClosedError, InternalError, InvalidArgumentError, TritonError, anew
 from tritonffi._native import lib
 from tritonffi._response import Response, read
 
@@ -266,7 +266,11 @@ class Inference(Unique):
         """Return whether `result` would return or raise at once."""
         now = time.monotonic()
         if not self.is_over and not self.queue.is_given_up:
-            self.queue.wait(self, now)
+            try:
+                self.queue.wait(self, now)
+            except ClosedError:
+                if not self.queue.is_given_up:  # another one's, from a signal handler
+                    raise
         is_late = self.deadline is not None and now >= self.deadline
         return self.has_result() or is_late or self.queue.is_given_up
 
