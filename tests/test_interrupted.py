@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signal handlers and finalizers that use the server, in the midst of calls of the same thread.
 
-They run between any two steps of Python. Here they run at chosen ones: a trace function counts the
-lines of the package and calls the handler at one of them, as a signal at that moment would.
+They run between any two steps of Python; here at chosen ones (`_interrupted`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
-import opcode
 import sys
 import tempfile
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import _backend
 import numpy as np
 import pytest
+from _interrupted import InterruptionError, cut_short, interrupt, interrupted, later
 
 import tritonffi
 from tritonffi import InternalError, Server, TritonError, _async_map, _asyncio, _inference
@@ -29,7 +26,6 @@ from tritonffi._native import ffi, lib
 FP32 = {"INPUT0": ("FP32", [-1])}
 ONES = {"INPUT0": [1.0]}
 HELD = {"hold": "start", "ignore_cancel": True}
-PACKAGE = str(Path(tritonffi.__file__).parent)
 
 
 @pytest.fixture
@@ -47,52 +43,6 @@ def start(tmp_path, backend_directory):
     yield start
     for server in servers:
         server.close()
-
-
-def interrupted(number, handler, call):
-    """Call, and in the midst of it, at the step with a number, call the handler.
-
-    Steps are those at which Python looks for signals: a function begins, or a call has returned.
-
-    Returns:
-        Whether it came to that, and the result.
-    """
-    left = number
-    before = {}  # the instruction before, by frame
-
-    def trace(frame, event, _):
-        nonlocal left
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        frame.f_trace_opcodes = True
-        # What is raised where a generator goes on, or is dropped, does not in every Python get into
-        # its frame, as it would from a signal: no `finally` of it is run then, or nobody is told.
-        is_call = event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR
-        is_step = is_call or (event == "opcode" and before.get(frame, "").startswith("CALL"))
-        # Nor does Python forget what is being handled there, with all that the frame has.
-        if is_step and (handler is not interrupt or sys.exc_info()[0] is None):
-            left -= 1
-            if left == 0:
-                sys.settrace(None)
-                handler()
-        if event == "opcode":  # a line begins before its first instruction, which is still to come
-            before[frame] = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
-        return trace
-
-    sys.settrace(trace)
-    try:
-        result = call()
-    except TritonError as error:
-        result = error
-    finally:
-        sys.settrace(None)
-        before.clear()
-    return left <= 0, result
-
-
-def later(number):
-    """Return the next step to interrupt at: where a busy machine makes it thousands, not each."""
-    return number + max(9, number // 9)
 
 
 def infer(model):
@@ -164,24 +114,6 @@ def test_a_handler_may_close_at_any_step_of_a_close(start):
     assert number > 40
 
 
-class InterruptionError(Exception):
-    """What a handler raises."""
-
-
-def interrupt():
-    """Raise, as a handler may."""
-    raise InterruptionError
-
-
-def cut_short(number, call):
-    """Call, and raise at the step with a number; tell whether it came to that."""
-    try:
-        came, _ = interrupted(number, interrupt, call)
-    except InterruptionError:
-        came = True
-    return came
-
-
 def prepared(call):
     """Return the values of a map of a prepared call."""
     ones = {"INPUT0": np.ones(1, np.float32)}
@@ -221,13 +153,16 @@ def test_a_handler_may_raise_at_any_step_of_a_close(start):
         lifecycle = server._lifecycle
         made = lifecycle._server
         came = cut_short(number, server.close)
-        server.close()
+        # By another thread, for which no lock is in the way.
+        closing = threading.Thread(target=server.close)
+        closing.start()
+        closing.join(30)
         assert lifecycle._server is None
         assert made.is_stopped
         assert lifecycle not in watchers
         # It is deleted when no server runs any more, and its folder with it.
         assert made.folder.exists() == (made in tritonffi._process.process._servers)
-        number = later(number)
+        number = number + 1 if number < 25 else later(number)  # each, where locks are taken
     assert number > 40
 
 
