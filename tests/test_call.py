@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calling convention: texts in and out, messages, scoped handles, calls that take long."""
 
+import gc
 import importlib
 import os
 import signal
 import threading
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -311,6 +314,40 @@ def test_ctrl_c_during_the_start_of_the_thread_is_ctrl_c(monkeypatch):
     assert len(calls) == 2
     assert calls[0] is not threading.main_thread()
     assert calls[1] is None
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_long_call_that_fails_holds_nothing(is_left):
+    """The error, its frames and what they have go at once, without the garbage collector."""
+
+    class Big:
+        pass
+
+    alive = []
+
+    def fail(gate):
+        big = Big()
+        alive.append(weakref.ref(big))
+        gate.wait()
+        raise KeyError
+
+    def call():
+        gate = threading.Event()
+        if not is_left:
+            gate.set()
+        with suppress(KeyError, TimeoutError):
+            _call.interruptible(lambda: fail(gate), "loading", timeout=0.01 if is_left else 30)
+            pytest.fail("nothing was raised")
+        if is_left:
+            open_and_join(gate)
+
+    gc.collect()
+    gc.disable()
+    try:
+        call()
+        assert [reference() for reference in alive] == [None]
+    finally:
+        gc.enable()
 
 
 def test_an_abandoned_call_that_fails_is_silent():

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import _backend
 import numpy as np
@@ -24,6 +25,7 @@ from tritonffi import (
     Server,
     TritonError,
     UnavailableError,
+    _lifecycle,
     _log,
     _python_backend,
 )
@@ -374,3 +376,23 @@ def test_arrays_in_any_order(start):
         for index in order:
             things[index] = None
         assert last[1999] == 1999
+
+
+def test_the_error_of_a_stop_is_kept_without_its_frames(monkeypatch):
+    """They have the server, which would be there until the garbage collector ran."""
+
+    def fail(*_):
+        raise TritonError("no")
+
+    class Native:
+        def __getattr__(self, name):
+            return fail
+
+    monkeypatch.setattr(_lifecycle, "lib", Native())
+    stopping = SimpleNamespace(
+        name="x", _stopping=threading.Lock(), _is_stopped=False, _stop_error=None
+    )
+    for _ in range(2):
+        with pytest.raises(TritonError, match=r"^no$"):
+            _lifecycle.Lifecycle._stop(stopping, None, 1)
+        assert stopping._stop_error.__traceback__ is None

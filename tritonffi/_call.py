@@ -384,10 +384,15 @@ class _Errand(Generic[T]):
 
     def result(self) -> T:
         """Give the caller the outcome."""
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # or it and this frame would hold each other, and all that the call has
         return self._results.pop()
 
     def _abandon(self) -> None:
+        self._error = None  # its frames have this object: nobody else would let go of it
         if self._results and self._abandoned is not None:
             self._abandoned(self._results.pop())

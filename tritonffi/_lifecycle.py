@@ -341,7 +341,8 @@ class Lifecycle(LoadedModels):
                     check(lib.TRITONSERVER_ServerSetExitTimeout(handle, seconds), what)
                     check(lib.TRITONSERVER_ServerStop(handle), f"{what}: it did not stop")
                 except TritonError as error:
-                    self._stop_error = error
+                    # Without its frames, which have this object.
+                    self._stop_error = type(error)(str(error))
                 else:
                     self._is_stopped = True
                     return
