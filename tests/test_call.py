@@ -9,6 +9,7 @@ import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +125,48 @@ def test_a_handle_is_deleted_when_its_block_fails():
 
     with pytest.raises(KeyError):
         fail()
+    assert deleted == made
+
+
+def test_a_handle_is_deleted_when_a_signal_handler_raises_right_after_its_making():
+    """It is known where it is before it is made."""
+    made, deleted = [], []
+
+    def new(slot):
+        _call.check(lib.TRITONSERVER_ServerOptionsNew(slot))
+        made.append(slot[0])
+        raise KeyboardInterrupt
+
+    def delete(handle):
+        deleted.append(handle)
+        return lib.TRITONSERVER_ServerOptionsDelete(handle)
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        _call.owned("struct TRITONSERVER_ServerOptions *", new, delete),
+    ):
+        pytest.fail("entered")
+    assert len(made) == 1
+    assert deleted == made
+
+
+def test_a_message_is_deleted_when_a_signal_handler_raises_right_after_its_making(monkeypatch):
+    """As any handle."""
+    made, deleted = [], []
+
+    def function(slot):
+        _call.check(message_of(b"[]")(slot))
+        made.append(slot[0])
+        raise KeyboardInterrupt
+
+    def delete(message):
+        deleted.append(message)
+        return lib.TRITONSERVER_MessageDelete(message)
+
+    monkeypatch.setattr(_call, "lib", SimpleNamespace(TRITONSERVER_MessageDelete=delete))
+    with pytest.raises(KeyboardInterrupt):
+        _call.json_of(function)
+    assert len(made) == 1
     assert deleted == made
 
 

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
@@ -51,9 +51,11 @@ def take_error(error: CData, context: str = "") -> TritonError:
         error: An error object that this process owns; not NULL.
         context: What was being done; it goes in front of Triton's words, unless they begin so.
     """
-    code: int = lib.TRITONSERVER_ErrorCode(error)
-    message = re.sub(_SOURCE, "", string(lib.TRITONSERVER_ErrorMessage(error))).rstrip("\n")
-    lib.TRITONSERVER_ErrorDelete(error)
+    try:
+        code: int = lib.TRITONSERVER_ErrorCode(error)
+        message = re.sub(_SOURCE, "", string(lib.TRITONSERVER_ErrorMessage(error))).rstrip("\n")
+    finally:
+        lib.TRITONSERVER_ErrorDelete(error)
     exception = error_from_code(code, message)
     if context and not message.startswith(context):
         exception.args = (f"{context}: {exception}",)
@@ -73,6 +75,22 @@ def check(error: CData, context: str = "") -> None:
     """
     if error:
         raise take_error(error, context)
+
+
+def keep(results: list[T], function: Callable[..., T], *arguments: object) -> None:
+    """
+    Call a function of C, and put what it returns into a list in the same step of Python.
+
+    A signal handler may raise as soon as a call has returned, before its result is anywhere: a lock
+    that it took would be taken for ever, and what it made would be lost. The caller has the list
+    outside of a ``try``, and looks in its ``finally`` what is in there.
+
+    Args:
+        results: Gets the result.
+        function: One that is written in C, or it would have steps of its own.
+        arguments: What it takes.
+    """
+    results.extend(map(function, *[(argument,) for argument in arguments]))
 
 
 def string(pointer: CData) -> str:
@@ -175,8 +193,8 @@ def out_bool(function: CFunction, *arguments: CData, context: str = "") -> bool:
 def json_of(function: CFunction, *arguments: CData, context: str = "") -> JSON:
     """Call a function whose last parameter points at a message to fill in, and read its JSON."""
     message = ffi.new("struct TRITONSERVER_Message **")
-    check(function(*arguments, message), context)
-    try:
+    try:  # before it is made: a signal handler may raise right after
+        check(function(*arguments, message), context)
         base = ffi.new("const char **")
         size = ffi.new("size_t *")
         check(lib.TRITONSERVER_MessageSerializeToJson(message[0], base, size), context)
@@ -185,7 +203,8 @@ def json_of(function: CFunction, *arguments: CData, context: str = "") -> JSON:
         value: JSON = json.loads(text)
         return value
     finally:
-        check(lib.TRITONSERVER_MessageDelete(message[0]), context)
+        if message[0]:
+            check(lib.TRITONSERVER_MessageDelete(message[0]), context)
 
 
 def json_object(function: CFunction, *arguments: CData, context: str = "") -> dict[str, JSON]:
@@ -219,11 +238,12 @@ def owned(
         context: What is being done, for errors.
     """
     slot = ffi.new(f"{ctype} *")
-    check(new(slot, *arguments), context)
-    try:
+    try:  # before it is made: a signal handler may raise right after
+        check(new(slot, *arguments), context)
         yield slot[0]
     finally:
-        check(delete(slot[0]), context)
+        if slot[0]:
+            check(delete(slot[0]), context)
 
 
 @contextmanager
@@ -238,45 +258,56 @@ def parameters(values: Mapping[str, ParameterValue], what: str) -> Iterator[tupl
     Yields:
         The array and how many there are, as two arguments for a C function.
     """
-    with ExitStack() as stack:
-        made = []
+    made: list[CData] = []
+    try:
         for name, value in values.items():
-            pointer = _parameter(name, value, what)
-            stack.callback(lib.TRITONSERVER_ParameterDelete, pointer)
-            made.append(pointer)
+            _add_parameter(made, name, value, what)
         yield ffi.new("const struct TRITONSERVER_Parameter *[]", made), len(made)
+    finally:
+        try:
+            _delete_parameters(made)
+        finally:  # where a signal handler has raised in the midst of it
+            _delete_parameters(made)
 
 
-def _parameter(name: str, value: ParameterValue, what: str) -> CData:
+def _delete_parameters(made: list[CData]) -> None:
+    while made:
+        last = made[-1]
+        # No call between this and the next, after which a signal handler could raise.
+        del made[-1]
+        if last:
+            lib.TRITONSERVER_ParameterDelete(last)
+
+
+def _add_parameter(made: list[CData], name: str, value: ParameterValue, what: str) -> None:
     c_name = encode(name, f"{what}: the name of a parameter")
     what = f"{what}: parameter {name!r}"
     if isinstance(value, bytes):
         # from_buffer and not a copy: `values` keeps the bytes alive for as long as this is used.
-        made = lib.TRITONSERVER_ParameterBytesNew(c_name, ffi.from_buffer(value), len(value))
+        new = lib.TRITONSERVER_ParameterBytesNew
+        keep(made, new, c_name, ffi.from_buffer(value), len(value))
     elif isinstance(value, str):
-        made = _new_parameter(c_name, "STRING", ffi.new("char[]", encode(value, what)))
+        _keep_parameter(made, c_name, "STRING", ffi.new("char[]", encode(value, what)))
     elif isinstance(value, bool):
-        made = _new_parameter(c_name, "BOOL", ffi.new("bool *", value))
+        _keep_parameter(made, c_name, "BOOL", ffi.new("bool *", value))
     elif isinstance(value, int):
         try:
             number = ffi.new("int64_t *", value)
         except OverflowError:
             raise InvalidArgumentError(f"{what} does not fit into 64 bits: {value}") from None
-        made = _new_parameter(c_name, "INT", number)
+        _keep_parameter(made, c_name, "INT", number)
     elif isinstance(value, float):
-        made = _new_parameter(c_name, "DOUBLE", ffi.new("double *", value))
+        _keep_parameter(made, c_name, "DOUBLE", ffi.new("double *", value))
     else:
         kind = type(value).__name__
         raise TypeError(f"{what} must be a str, bytes, bool, int or float, not {kind}")
-    if not made:
+    if not made[-1]:
         raise InvalidArgumentError(f"{what} is refused by Triton: {value!r}")
-    return made
 
 
-def _new_parameter(name: bytes, kind: str, value: CData) -> CData:
+def _keep_parameter(made: list[CData], name: bytes, kind: str, value: CData) -> None:
     ctype = getattr(lib, f"TRITONSERVER_PARAMETER_{kind}")
-    made: CData = lib.TRITONSERVER_ParameterNew(name, ctype, value)
-    return made
+    keep(made, lib.TRITONSERVER_ParameterNew, name, ctype, value)
 
 
 def interruptible(
