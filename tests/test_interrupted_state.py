@@ -5,11 +5,83 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from _interrupted import cut_short
+import pytest
+from _interrupted import cut_short, interrupted
 
 from tritonffi import (
+    ClosedError,
+    MetricFamily,
+    MetricKind,
+    TritonError,
     _call,
 )
+
+
+def open_family(kind, family=None):
+    """Make a family with a metric, and count with it."""
+    # As a constructor that was cut short leaves nothing to hold, it may be made before.
+    family = family or MetricFamily.__new__(MetricFamily)
+    is_histogram = kind is MetricKind.HISTOGRAM
+    buckets = [1.0] if is_histogram else ()
+    family.__init__(kind, f"interrupted_{kind.name.lower()}", "Some", buckets=buckets)
+    metric = family.metric(a="b")
+    (metric.observe if is_histogram else metric.increment)(0.5)
+    return family
+
+
+@pytest.mark.parametrize("kind", [MetricKind.COUNTER, MetricKind.HISTOGRAM])
+def test_a_handler_may_raise_at_any_step_of_a_metric_s_life(server, kind):
+    """What was made is closed, once; nothing of it is left in the text, nor in the way."""
+    number = 0
+    came = True
+    while came:
+        number += 1
+        family = MetricFamily.__new__(MetricFamily)
+        came = cut_short(number, lambda family=family: open_family(kind, family).close())
+        if hasattr(family, "_closed"):
+            family.close()
+            assert family.closed
+        family = open_family(kind)
+        (sample, *_) = server.metrics_dict()[family.name].samples
+        assert sample.value == (1 if kind is MetricKind.HISTOGRAM else 0.5)
+        family.close()
+        assert family.name not in server.metrics()
+    assert number > 100
+
+
+@pytest.mark.parametrize("what", ["family", "metric"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda family: family.metric(a="b").increment(),
+        lambda family: family.metric(c="d").increment(),
+        lambda family: family.metric(a="b").value(),
+        lambda family: family.kind,
+        lambda family: family.metric(a="b").close(),
+        lambda family: family.close(),
+    ],
+    ids=["increment", "make", "value", "kind", "close", "close all"],
+)
+def test_a_handler_may_close_a_metric_at_any_step_of_a_call_of_it(server, call, what):
+    """The call is through before that, or is refused."""
+    number = 0
+    came = True
+    while came:
+        number += 1
+        family = open_family(MetricKind.COUNTER)
+
+        def handler(family=family):
+            if what == "family":
+                family.close()
+            elif not family.closed:
+                for labels in ({"a": "b"}, {"c": "d"}):
+                    family.metric(labels).close()
+
+        came, result = interrupted(number, handler, lambda family=family: call(family))
+        assert not isinstance(result, TritonError) or type(result) is ClosedError
+        family.close()
+        assert family.name not in server.metrics()
+    assert number > 5
 
 
 def test_a_handler_may_raise_at_any_step_of_making_parameters(library, monkeypatch):

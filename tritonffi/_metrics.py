@@ -8,6 +8,10 @@ Triton leaves three things to its callers, which are taken care of here:
 - Two C families of one name share metrics without knowing of each other, and the first delete takes
   them from under the other. So there is one for each name, however often it is asked for.
 - A name of Triton's own would share Triton's own metrics in the same way, so it is refused.
+
+A signal handler, or a finalizer, may raise or use these classes after any call. So who holds a
+handle changes, and a handle is made, used or deleted, with no call from the check up to there. That
+is the branch which Python goes into without a jump: in 3.10 a jump counts as a call.
 """
 
 from __future__ import annotations
@@ -19,15 +23,14 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from tritonffi._call import check, encode, out_int, owned, parameters
+from tritonffi._call import check, encode, owned, parameters, take_error
 from tritonffi._closing import Closing
 from tritonffi._enums import MetricFormat, MetricKind
 from tritonffi._errors import ClosedError, InvalidArgumentError
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from tritonffi._call import CFunction
     from tritonffi._native import CData
 
 _NAME = r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -37,36 +40,36 @@ _TRITONS = "nv_"
 _Labels: TypeAlias = "tuple[tuple[str, str], ...]"
 
 
-class _Shared:
-    """The C family behind all families of one name, and its C metrics with their holders.
+class _Held:
+    """A C handle with its holders; the last one deletes it.
 
     Attributes:
-        native: The ``TRITONSERVER_MetricFamily *``.
-        buckets: Of all its metrics.
-        holders: How many families are open.
-        metrics: The ``TRITONSERVER_Metric *`` and how many are open, by labels.
+        slot: Where C puts the handle; it has NULL until then, and where that has failed.
+        holders: How many there are; in the table that it stands in, it has one at least.
     """
 
-    def __init__(self, native: CData, buckets: tuple[float, ...]) -> None:
-        self.native = native
+    __slots__ = ("holders", "slot")
+
+    def __init__(self, ctype: str) -> None:
+        """Start with one who holds it."""
+        self.slot = ffi.new(ctype)
+        self.holders = 1
+
+
+class _Shared(_Held):
+    """The C family behind all families of one name.
+
+    Attributes:
+        buckets: Of all its metrics.
+        metrics: Its C metrics, by labels.
+    """
+
+    __slots__ = ("buckets", "metrics")
+
+    def __init__(self, buckets: tuple[float, ...]) -> None:
+        super().__init__("struct TRITONSERVER_MetricFamily **")
         self.buckets = buckets
-        self.holders = 0
-        self.metrics: dict[_Labels, tuple[CData, int]] = {}
-
-    def take(self, labels: _Labels, make: Callable[[], CData]) -> CData:
-        """Hold a metric once more."""
-        native, holders = self.metrics[labels] if labels in self.metrics else (make(), 0)
-        self.metrics[labels] = (native, holders + 1)
-        return native
-
-    def drop(self, labels: _Labels, what: str) -> None:
-        """Hold it once less; the last one deletes it."""
-        native, holders = self.metrics[labels]
-        if holders == 1:
-            check(lib.TRITONSERVER_MetricDelete(native), what)
-            del self.metrics[labels]
-        else:
-            self.metrics[labels] = (native, holders - 1)
+        self.metrics: dict[_Labels, _Held] = {}
 
 
 _families: dict[str, _Shared] = {}
@@ -132,23 +135,42 @@ class MetricFamily(Closing):
         # The text has a description on one line, and Triton writes it as it gets it.
         escaped = encode(description, "a description").replace(b"\\", rb"\\").replace(b"\n", rb"\n")
         self._metrics: dict[_Labels, Metric] = {}
-        with _lock:
-            shared = _families.get(name)
-            if _kinds.get(name, kind) is not kind:
-                raise InvalidArgumentError(
-                    f"metric {name!r}: the name stands for a {_kinds[name].name} already"
-                )
-            if shared is None:
-                native = _new_family(kind, name, escaped)
-                shared = _families[name] = _Shared(native, self.buckets)
-                _kinds[name] = kind
-            elif shared.buckets != self.buckets:
-                raise InvalidArgumentError(
-                    f"metric {name!r}: there is one with other buckets: {shared.buckets!r}"
-                )
-            shared.holders += 1
-        self._shared = shared
+        self._shared: _Shared | None = None
         self._closed = False
+        with _lock:
+            try:
+                self._open(kind, escaped)
+            except BaseException:
+                self.close()
+                raise
+
+    def _open(self, kind: MetricKind, description: bytes) -> None:
+        what = f"metric {self.name!r}"
+        if _kinds.get(self.name, kind) is not kind:
+            raise InvalidArgumentError(
+                f"{what}: the name stands for a {_kinds[self.name].name} already"
+            )
+        fresh = _Shared(self.buckets)
+        while self._shared is None:
+            if self.name in _families:
+                _families[self.name].holders += 1
+                self._shared = _families[self.name]
+            elif self.name not in _families:
+                _families[self.name] = self._shared = fresh
+        if self._shared.buckets != self.buckets:
+            raise InvalidArgumentError(
+                f"{what}: there is one with other buckets: {self._shared.buckets!r}"
+            )
+        arguments = self._shared.slot, int(kind), self.name.encode(), description
+        was_known = self.name in _kinds
+        error = None
+        if not self._shared.slot[0]:
+            _kinds[self.name] = kind
+            error = lib.TRITONSERVER_MetricFamilyNew(*arguments)
+        if error:
+            if not was_known:
+                _kinds.pop(self.name, None)
+            raise take_error(error, what)
 
     def __repr__(self) -> str:
         return f"<MetricFamily {self.name!r}, {'closed' if self.closed else 'open'}>"
@@ -164,15 +186,16 @@ class MetricFamily(Closing):
 
         C: ``TRITONSERVER_GetMetricFamilyKind``
         """
+        out = ffi.new("TRITONSERVER_MetricKind *")
         with _lock:
-            native = self._handle()
-            kind = out_int(
-                "TRITONSERVER_MetricKind",
-                lib.TRITONSERVER_GetMetricFamilyKind,
-                native,
-                context=f"metric {self.name!r}",
-            )
-            return MetricKind(kind)
+            shared = self._shared
+            arguments = None if shared is None else (shared.slot[0], out)
+            if arguments is not None and self._shared is not None:
+                error = lib.TRITONSERVER_GetMetricFamilyKind(*arguments)
+            else:
+                raise self._refusal()
+        check(error, f"metric {self.name!r}")
+        return MetricKind(int(out[0]))
 
     def metric(self, labels: Mapping[str, str] | None = None, /, **more: str) -> Metric:
         """Return the metric with these labels; the first time, it is made.
@@ -199,11 +222,18 @@ class MetricFamily(Closing):
                 raise InvalidArgumentError(f"{what}: {name!r} cannot be the name of a label")
         key = tuple(sorted(chosen.items()))
         with _lock:
-            native = self._handle()
-            if key not in self._metrics:
-                made = self._shared.take(key, lambda: self._make(native, chosen, what))
-                self._metrics[key] = Metric(self, made, key)
-            return self._metrics[key]
+            metric = self._metrics.get(key)
+            if metric is None:
+                fresh = Metric(self, self._metrics, key)
+                while metric is None:
+                    if self._closed:
+                        raise self._refusal()
+                    if key not in self._metrics and not self._closed:
+                        self._metrics[key] = fresh
+                    metric = self._metrics.get(key)
+            if not metric._is_made:  # noqa: SLF001 (here and below: it is of this family)
+                self._make(metric, chosen, what)
+            return metric
 
     def close(self) -> None:
         """Take the family and all of its metrics out of the text. Closing twice is no error.
@@ -212,47 +242,45 @@ class MetricFamily(Closing):
 
         C: ``TRITONSERVER_MetricFamilyDelete``, ``TRITONSERVER_MetricDelete``
         """
+        error = None
         with _lock:
-            if self._closed:
-                return
+            self._closed = True  # so that there will be no more of them
             for metric in list(self._metrics.values()):
                 metric.close()
-            if self._shared.holders == 1:
-                native = self._shared.native
-                check(lib.TRITONSERVER_MetricFamilyDelete(native), f"metric {self.name!r}")
-                del _families[self.name]
-            self._shared.holders -= 1
-            self._closed = True
+            if self._shared is not None:
+                shared, self._shared = self._shared, None
+                shared.holders -= 1
+                if shared.holders == 0:
+                    del _families[self.name]
+                    if shared.slot[0]:
+                        error = lib.TRITONSERVER_MetricFamilyDelete(shared.slot[0])
+        check(error, f"metric {self.name!r}")
 
-    def _handle(self) -> CData:
-        """Return the handle, which is used under the lock."""
-        if self._closed:
-            raise ClosedError(f"metric {self.name!r} is closed")
-        return self._shared.native
+    def _refusal(self) -> ClosedError:
+        return ClosedError(f"metric {self.name!r} is closed")
 
-    def forget(self, labels: _Labels, what: str) -> None:
-        """Let one of its metrics go; for `Metric.close`, under the lock."""
-        self._shared.drop(labels, what)
-        del self._metrics[labels]
-
-    def _make(self, family: CData, labels: Mapping[str, str], what: str) -> CData:
-        out = ffi.new("struct TRITONSERVER_Metric **")
-        with parameters(labels, what) as (array, count):
-            if not self.buckets:
-                check(lib.TRITONSERVER_MetricNew(out, family, array, count), what)
-                return out[0]
-            with owned(
-                "struct TRITONSERVER_MetricArgs *",
-                lib.TRITONSERVER_MetricArgsNew,
-                lib.TRITONSERVER_MetricArgsDelete,
-                context=what,
-            ) as args:
-                bounds = ffi.new("double[]", self.buckets)
-                check(
-                    lib.TRITONSERVER_MetricArgsSetHistogram(args, bounds, len(self.buckets)), what
-                )
-                check(lib.TRITONSERVER_MetricNewWithArgs(out, family, array, count, args), what)
-        return out[0]
+    def _make(self, metric: Metric, labels: Mapping[str, str], what: str) -> None:
+        try:
+            with parameters(labels, what) as array:
+                if not self.buckets:
+                    metric._make(self._shared, lib.TRITONSERVER_MetricNew, *array)
+                    return
+                with owned(
+                    "struct TRITONSERVER_MetricArgs *",
+                    lib.TRITONSERVER_MetricArgsNew,
+                    lib.TRITONSERVER_MetricArgsDelete,
+                    context=what,
+                ) as args:
+                    bounds = ffi.new("double[]", self.buckets)
+                    check(
+                        lib.TRITONSERVER_MetricArgsSetHistogram(args, bounds, len(self.buckets)),
+                        what,
+                    )
+                    new = lib.TRITONSERVER_MetricNewWithArgs
+                    metric._make(self._shared, new, *array, args)
+        except BaseException:
+            metric.close()
+            raise
 
 
 class Metric(Closing):
@@ -267,12 +295,16 @@ class Metric(Closing):
     C: ``TRITONSERVER_MetricNew``, ``TRITONSERVER_MetricDelete``
     """
 
-    def __init__(self, family: MetricFamily, native: CData, key: _Labels) -> None:
+    def __init__(self, family: MetricFamily, siblings: dict[_Labels, Metric], key: _Labels) -> None:
         """Leave this to `MetricFamily.metric`."""
         self.family = family
         self.labels = dict(key)
         self._key = key
-        self._native: CData = native
+        self._siblings = siblings  # and this, until it is closed
+        self._closed = False
+        self._is_made = False
+        self._held: _Held | None = None
+        self._table: dict[_Labels, _Held] = {}
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -281,7 +313,7 @@ class Metric(Closing):
     @property
     def closed(self) -> bool:
         """Whether the metric takes no calls any more."""
-        return self._native is None
+        return self._closed
 
     @property
     def kind(self) -> MetricKind:
@@ -289,15 +321,9 @@ class Metric(Closing):
 
         C: ``TRITONSERVER_GetMetricKind``
         """
-        with _lock:
-            native = self._handle()
-            kind = out_int(
-                "TRITONSERVER_MetricKind",
-                lib.TRITONSERVER_GetMetricKind,
-                native,
-                context=self._what(),
-            )
-            return MetricKind(kind)
+        out = ffi.new("TRITONSERVER_MetricKind *")
+        self._call(lib.TRITONSERVER_GetMetricKind, out)
+        return MetricKind(int(out[0]))
 
     def value(self) -> float:
         """Return the value of a counter or gauge.
@@ -308,9 +334,7 @@ class Metric(Closing):
         C: ``TRITONSERVER_MetricValue``
         """
         out = ffi.new("double *")
-        with _lock:
-            native = self._handle()
-            check(lib.TRITONSERVER_MetricValue(native, out), self._what())
+        self._call(lib.TRITONSERVER_MetricValue, out)
         return float(out[0])
 
     def increment(self, by: float = 1.0) -> None:
@@ -325,10 +349,7 @@ class Metric(Closing):
 
         C: ``TRITONSERVER_MetricIncrement``
         """
-        amount = self._number(by)
-        with _lock:
-            native = self._handle()
-            check(lib.TRITONSERVER_MetricIncrement(native, amount), self._what())
+        self._call(lib.TRITONSERVER_MetricIncrement, self._number(by))
 
     def set(self, value: float) -> None:
         """Set a gauge.
@@ -341,10 +362,7 @@ class Metric(Closing):
 
         C: ``TRITONSERVER_MetricSet``
         """
-        number = self._number(value, nan=True)
-        with _lock:
-            native = self._handle()
-            check(lib.TRITONSERVER_MetricSet(native, number), self._what())
+        self._call(lib.TRITONSERVER_MetricSet, self._number(value, nan=True))
 
     def observe(self, value: float) -> None:
         """Count a value in a histogram: in the first bucket whose bound is not below it.
@@ -358,43 +376,82 @@ class Metric(Closing):
 
         C: ``TRITONSERVER_MetricObserve``
         """
-        number = self._number(value)
-        with _lock:
-            native = self._handle()
-            check(lib.TRITONSERVER_MetricObserve(native, number), self._what())
+        self._call(lib.TRITONSERVER_MetricObserve, self._number(value))
 
     def close(self) -> None:
         """Take the metric out of the text. Closing twice is no error.
 
         C: ``TRITONSERVER_MetricDelete``
         """
+        error = None
         with _lock:
-            if self._native is not None:
-                self.family.forget(self._key, self._what())
-                self._native = None
+            if not self._closed:
+                self._closed = True
+                del self._siblings[self._key]
+                held, self._held = self._held, None
+                if held is not None:
+                    held.holders -= 1
+                    if held.holders == 0:
+                        del self._table[self._key]
+                        if held.slot[0]:
+                            error = lib.TRITONSERVER_MetricDelete(held.slot[0])
+        if error:
+            raise take_error(error, self._what())
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._held is not None or self._closed
+
+    def _make(self, shared: _Shared | None, new: CFunction, *arguments: CData) -> None:
+        """Hold the C metric of these labels, and make it where there is none.
+
+        For `MetricFamily.metric`, under the lock.
+
+        Args:
+            shared: The family's.
+            new: The C function.
+            arguments: What it takes after the family.
+        """
+        if shared is None:  # closed meanwhile, and this with it
+            return
+        self._table = table = shared.metrics
+        fresh = _Held("struct TRITONSERVER_Metric **")
+        while not self._is_settled:
+            if self._key in table and self._held is None and not self._closed:
+                table[self._key].holders += 1
+                self._held = table[self._key]
+            elif self._key not in table and self._held is None and not self._closed:
+                table[self._key] = self._held = fresh
+        error = None
+        held = self._held
+        if held is not None:
+            # Before the check: what Python makes here may have it collect garbage.
+            everything = (held.slot, shared.slot[0], *arguments)
+            if self._held is not None and not held.slot[0]:
+                error = new(*everything)
+        check(error, self._what())
+        self._is_made = True
+
+    def _call(self, function: CFunction, argument: CData) -> None:
+        with _lock:
+            held = self._held
+            arguments = None if held is None else (held.slot[0], argument)
+            if arguments is not None and self._held is not None:
+                error = function(*arguments)
+            else:
+                raise ClosedError(f"{self._what()} is closed")
+        if error:
+            raise take_error(error, self._what())
 
     def _what(self) -> str:
         labels = f" {self.labels!r}" if self.labels else ""
         return f"metric {self.family.name!r}{labels}"
-
-    def _handle(self) -> CData:
-        """Return the handle, which is used under the lock."""
-        if self._native is None:
-            raise ClosedError(f"{self._what()} is closed")
-        return self._native
 
     def _number(self, value: float, *, nan: bool = False) -> float:
         number = _real(value, self._what())
         if math.isnan(number) and not nan:
             raise InvalidArgumentError(f"{self._what()}: NaN cannot be counted")
         return number
-
-
-def _new_family(kind: MetricKind, name: str, description: bytes) -> CData:
-    out = ffi.new("struct TRITONSERVER_MetricFamily **")
-    error = lib.TRITONSERVER_MetricFamilyNew(out, int(kind), name.encode(), description)
-    check(error, f"metric {name!r}")
-    return out[0]
 
 
 def metrics_text(server: CData, context: str) -> str:
