@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,10 +15,14 @@ from _interrupted import cut_short, interrupted
 
 from tritonffi import (
     ClosedError,
+    LogLevel,
     MetricFamily,
     MetricKind,
     TritonError,
     _call,
+    _log,
+    log_message,
+    log_settings,
 )
 
 
@@ -82,6 +91,85 @@ def test_a_handler_may_close_a_metric_at_any_step_of_a_call_of_it(server, call, 
         family.close()
         assert family.name not in server.metrics()
     assert number > 5
+
+
+@pytest.fixture
+def lines(library, monkeypatch):
+    """What comes through the log, whose file is changed over all the time."""
+    texts = []
+
+    class Texts(logging.Handler):
+        def emit(self, record):
+            texts.append(record.getMessage())
+
+    handler = Texts()
+    _log.logger.addHandler(handler)
+    before = log_settings()
+    log_settings(warn=True)
+    monkeypatch.setattr(_log, "_ROTATE_BYTES", 1)
+    # What is raised in a handler of lines is taken for its own.
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    yield texts
+    log_settings(warn=before.warn)
+    _log.logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("call", ["message", "settings"])
+def test_a_handler_may_raise_at_any_step_of_writing_a_line(lines, call):
+    """No lock and no file is held on to, and what is written next comes."""
+    capture = _log.capture
+
+    def files():
+        """List what is open: by us, and by Triton."""
+        with capture._lock:  # the thread of another test's server may change the file over
+            links = list(Path("/proc/self/fd").iterdir())
+            ours = sum("tritonffi-log" in os.path.realpath(link) for link in links)
+            return len(capture._files), ours
+
+    before = files()
+    number = 0
+    came = True
+    while came:
+        number += 1
+        lines.clear()
+        text = f"line {number}"
+        came = cut_short(
+            number,
+            (lambda text=text: log_message(LogLevel.WARN, text))
+            if call == "message"
+            else log_settings,
+        )
+        writing = threading.Thread(target=log_message, args=(LogLevel.WARN, "next"))
+        began = time.monotonic()
+        writing.start()
+        writing.join(30)
+        assert time.monotonic() - began < 0.5 * _log._PATIENCE_S
+        assert lines in (["next"], [text, "next"])
+        assert capture._holders == set()
+        assert threading.get_ident() not in capture._deliverers
+        assert files() == before
+    assert number > 20
+
+
+def test_a_handler_may_write_a_line_at_any_step_of_writing_one(lines):
+    """Each comes once, and nothing is waited for."""
+    number = 0
+    came = True
+    while came:
+        number += 1
+        lines.clear()
+        took = []
+
+        def handler(took=took):
+            began = time.monotonic()
+            log_message(LogLevel.WARN, "inner")
+            took.append(time.monotonic() - began)
+
+        came, _ = interrupted(number, handler, lambda: log_message(LogLevel.WARN, "outer"))
+        _log.capture.forward()
+        assert sorted(lines) == ["inner", "outer"][not came :]
+        assert max(took, default=0) < 0.5 * _log._PATIENCE_S
+    assert number > 20
 
 
 def test_a_handler_may_raise_at_any_step_of_making_parameters(library, monkeypatch):

@@ -277,7 +277,7 @@ def test_one_thread_for_all_servers(server):
 def test_nothing_is_lost_or_mixed_up_when_the_file_is_changed_over(server, records, monkeypatch):
     """Several threads write past the limit of the file several times."""
     monkeypatch.setattr(log, "_ROTATE_BYTES", 20_000)
-    first = log.capture._fd
+    first = log.capture._files[-1]
     inode = os.fstat(first).st_ino
 
     def write(name):
@@ -295,8 +295,8 @@ def test_nothing_is_lost_or_mixed_up_when_the_file_is_changed_over(server, recor
     for name in "abc":
         got = [text for text in texts if text.startswith(f"{name} ")]
         assert got == [f"{name} {number}" for number in range(1000)]
-    assert os.fstat(log.capture._fd).st_ino != inode
-    assert os.fstat(log.capture._fd).st_size < 200_000
+    assert os.fstat(log.capture._files[-1]).st_ino != inode
+    assert os.fstat(log.capture._files[-1]).st_size < 200_000
 
 
 def test_slow_handlers_cost_lines_and_not_memory(server, records, monkeypatch):
@@ -424,7 +424,7 @@ def test_a_table_keeps_to_the_line_before(settings, records):
         b'2026-11-29T23:00:00Z W 9 iso.cc:3] "iso"\n'
     )
     with log.capture._lock:
-        log.capture._parse(text)
+        log.capture._unparsed += text.splitlines()
     log.capture.forward()
     got = [(r.levelno, r.filename, r.lineno, r.getMessage()) for r in records.records]
     assert got == [
@@ -447,7 +447,7 @@ def test_without_a_watch_of_the_system_s_it_looks_now_and_then(records, monkeypa
         records.wait("seen all the same")
     finally:
         capture.unwatch(records)
-        os.close(capture._fd)
+        os.close(capture._files[-1])
 
 
 SCRIPT = """

@@ -323,7 +323,6 @@ PLAIN_LOCKS = {
     ("_call", "_running"): "an event: whoever releases it has not acquired it",
     ("_call", "_lock"): "over two assignments of what no finalizer has",
     ("_lifecycle", "_stopping"): "under `_closing`, which the closing thread does not enter twice",
-    ("_log", "_delivering"): "the thread that has it is known, and leaves it alone",
 }
 
 

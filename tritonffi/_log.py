@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tritonffi._call import check, encode_path, owned
+from tritonffi._call import check, encode_path, keep, owned
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
@@ -95,6 +95,9 @@ class LogLine:
 class LogCapture:
     """The process's captured log.
 
+    A signal handler may raise, or call this again, after any call: what is looked at and what is
+    changed accordingly have none between them.
+
     Args:
         set_file: Points Triton's log at a path.
     """
@@ -109,16 +112,19 @@ class LogCapture:
         # Reentrant, as other locks here: a signal handler, or a finalizer of the user's that the
         # garbage collector runs, may run `Server.close` in the midst of it.
         self._lock = threading.RLock()  # over the file and what was read of it
-        self._fd = -1
-        self._held = 0
+        # The one that Triton writes to is the last; before it may be one that was not read up to
+        # its end, as a signal handler has raised while it was changed.
+        self._files: list[int] = []
+        self._holders: set[object] = set()  # who gives Triton the path of the file just now
         self.in_use = True  # False: Triton writes to a file of the user's
         self._consumed = 0
-        self._rest = b""
+        self._rest = b""  # of what was read: the beginning of a line
+        self._unparsed: deque[bytes] = deque()
         self._last = LogLine(logging.INFO, "triton", 0, "")
         self._recent.clear()
         self._count = 0
-        self._delivering = threading.Lock()  # keeps the lines in their order
-        self._deliverer = 0
+        self._delivering = threading.RLock()  # keeps the lines in their order
+        self._deliverers: set[int] = set()  # the threads that have it, or wait for it
         self._pending.clear()
         self._dropped = 0
         self._watching = threading.RLock()  # over the thread and its descriptors
@@ -130,26 +136,23 @@ class LogCapture:
     @contextmanager
     def steady(self) -> Iterator[str]:
         """Give the path to set as Triton's log file, and do not change over meanwhile."""
-        with self._lock:
-            if self._fd < 0:
-                self._open()
-            self._held += 1
-            path = self._path()
+        holder = object()
         try:
+            with self._lock:
+                self._holders.add(holder)
+                if not self._files:
+                    self._open()
+                path = self._path()
             yield path
         finally:
-            with self._lock:
-                self._held -= 1
+            self._holders.discard(holder)
 
     def _open(self) -> None:
-        self._fd = os.memfd_create("tritonffi-log", os.MFD_CLOEXEC)
-        self._consumed = 0
-        if self._inotify >= 0:
-            lib.tffi_log_watch(self._inotify, encode_path(self._path(), "log file"))
+        keep(self._files, os.memfd_create, "tritonffi-log", os.MFD_CLOEXEC)
 
     def _path(self) -> str:
         # By number of the process: "self" would be another one's in a forked child.
-        return f"/proc/{os.getpid()}/fd/{self._fd}"
+        return f"/proc/{os.getpid()}/fd/{self._files[-1]}"
 
     def mark(self) -> int:
         """Return a mark for `since`: what is logged from now on."""
@@ -167,60 +170,93 @@ class LogCapture:
     def forward(self) -> None:
         """Read what is new and hand it to ``logging``."""
         with self._lock:
+            # Where a signal handler has raised in the one or the other.
+            self._parse()
+            if len(self._files) > 1 and self.in_use and not self._holders:
+                self._rotate()
             # Not more than is there now: Triton may be faster than the handlers.
-            left = os.fstat(self._fd).st_size - self._consumed if self._fd >= 0 else 0
+            left = os.fstat(self._files[0]).st_size - self._consumed if self._files else 0
         while left > 0:
             with self._lock:
-                chunk = os.pread(self._fd, _CHUNK_BYTES, self._consumed)
-                self._consumed += len(chunk)
-                self._parse(chunk)
-                left -= len(chunk) or left
+                read = self._read()
+                left -= read or left
                 full = left <= 0 and self._consumed >= _ROTATE_BYTES
-                if full and self.in_use and not self._held:
+                if full and self.in_use and not self._holders:
                     self._rotate()
             self._deliver()
         self._deliver()
 
-    def _rotate(self) -> None:
-        """Change over to a new file, which keeps the log from growing, and lose nothing."""
-        old, consumed = self._fd, self._consumed
-        self._open()
-        self._set_file(self._path())
-        # Triton has changed over, so nothing is added to the old file any more.
-        while chunk := os.pread(old, _CHUNK_BYTES, consumed):
-            consumed += len(chunk)
-            self._parse(chunk)
-        os.close(old)
+    def _read(self) -> int:
+        """Read on in the file, and return how many bytes came."""
+        file, consumed = self._files[0], self._consumed
+        chunk = os.pread(file, _CHUNK_BYTES, consumed)
+        read = len(chunk)
+        *whole, rest = (self._rest + chunk).split(b"\n")
+        # Otherwise what a signal handler called has read it meanwhile.
+        if self._files[0] == file and self._consumed == consumed:
+            self._consumed = consumed + read
+            self._rest = rest
+            self._unparsed += whole
+        self._parse()
+        return read
 
-    def _parse(self, text: bytes) -> None:
-        *whole, self._rest = (self._rest + text).split(b"\n")
-        for raw in whole:
-            self._last = line = _parse_line(raw.decode("utf-8", "backslashreplace"), self._last)
-            self._recent.append(line)
-            self._pending.append(line)
-            self._count += 1
+    def _rotate(self) -> None:
+        """Change over to a new file, which keeps the log from growing, and lose nothing.
+
+        Where a signal handler raises in it, the next one goes on with the same new file.
+        """
+        if len(self._files) == 1:
+            self._open()
+        path = self._path()
+        if self._inotify >= 0:
+            lib.tffi_log_watch(self._inotify, encode_path(path, "log file"))
+        self._set_file(path)
+        # Triton has changed over, so nothing is added to the old file any more.
+        while self._read():
+            pass
+        if len(self._files) > 1:  # or what a signal handler called has done so
+            old = self._files[0]
+            self._consumed = 0
+            del self._files[0]
+            os.close(old)
+
+    def _parse(self) -> None:
+        while True:
+            raw = self._unparsed[0] if self._unparsed else None
+            if raw is None:
+                break
+            line = _parse_line(raw.decode("utf-8", "backslashreplace"), self._last)
+            lines = [line]
+            if self._unparsed and self._unparsed[0] is raw:  # as above
+                del self._unparsed[0]
+                self._last = line
+                self._count += 1
+                self._recent += lines
+                self._pending += lines
         while len(self._pending) > _PENDING:
             self._pending.popleft()
             self._dropped += 1
 
     def _deliver(self) -> None:
         me = threading.get_ident()
-        if self._deliverer == me:  # called by a handler
+        if me in self._deliverers:  # called by a handler, of lines or of signals
             return
-        if not self._pending and not self._delivering.locked():  # the last one may be under way
-            return
-        if not self._delivering.acquire(timeout=_PATIENCE_S):
-            return  # a handler hangs: not for us to hang too, and its thread goes on with these
-        self._deliverer = me
+        taken: list[bool] = []
         try:
-            while self._pending:
+            self._deliverers.add(me)
+            keep(taken, self._delivering.acquire, True, _PATIENCE_S)
+            # Otherwise a handler hangs: not for us to hang too, and its thread goes on with these.
+            while taken[0] and self._pending:
                 if self._dropped:
                     _hand_on(self._account())
                 with suppress(IndexError):  # the oldest are dropped meanwhile
                     _hand_on(self._pending.popleft())
         finally:
-            self._deliverer = 0
-            self._delivering.release()
+            try:
+                self._deliverers.discard(me)
+            finally:
+                if True in taken:
+                    self._delivering.release()
 
     def _account(self) -> LogLine:
         with self._lock:
@@ -240,22 +276,24 @@ class LogCapture:
             self._watchers.add(watcher)
             if self._thread is not None:
                 return
-            end = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            with self.steady() as path, self._lock:
-                inotify = self._inotify = lib.tffi_log_watch(-1, encode_path(path, "log file"))
+            thread: threading.Thread | None = None
+            descriptors: list[int] = []
             # Whoever takes them closes them: the thread, or this one where it did not come to that.
-            owned = [(end, inotify)]
-            self._thread = thread = threading.Thread(
-                target=self._run, args=(owned,), name="tritonffi: log", daemon=True
-            )
-            self._end = end
+            owned = [descriptors]
             try:
+                keep(descriptors, os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                with self.steady() as path, self._lock:
+                    keep(descriptors, lib.tffi_log_watch, -1, encode_path(path, "log file"))
+                    self._end, self._inotify = descriptors
+                self._thread = thread = threading.Thread(
+                    target=self._run, args=(owned,), name="tritonffi: log", daemon=True
+                )
                 thread.start()
             except BaseException as error:
                 with suppress(IndexError):
                     self._close(*owned.pop())
                     self._thread = None
-                if not isinstance(error, RuntimeError):
+                if thread is None or not isinstance(error, RuntimeError):
                     raise
                 # Otherwise the interpreter is going down, and starts no threads any more.
 
@@ -278,7 +316,7 @@ class LogCapture:
             thread.join(_PATIENCE_S)
         self.forward()
 
-    def _run(self, owned: list[tuple[int, int]]) -> None:
+    def _run(self, owned: list[list[int]]) -> None:
         """The thread: forward what comes until the end is called for."""
         try:
             end, inotify = owned.pop()
@@ -317,7 +355,7 @@ class LogCapture:
 
     def forked(self) -> None:
         """In a forked child: the file is the parent's, and the thread is not there."""
-        descriptors = [self._fd, self._inotify, self._end if self._thread is not None else -1]
+        descriptors = [*self._files, self._inotify, self._end if self._thread is not None else -1]
         self._reset()
         self._close(*descriptors)
 
