@@ -24,6 +24,8 @@ from tritonffi import (
     log_message,
     log_settings,
 )
+from tritonffi._process import Process
+from tritonffi._turns import turn
 
 
 def open_family(kind, family=None):
@@ -202,3 +204,43 @@ def test_a_handler_may_raise_at_any_step_of_making_parameters(library, monkeypat
         came = cut_short(number, whole)
         assert alive == []
     assert number > 30
+
+
+def test_a_handler_may_raise_at_any_step_of_a_turn():
+    """The model's next one is not held up."""
+    lifecycle = SimpleNamespace(turns={})
+
+    def whole():
+        with turn(lifecycle, "x"):
+            pass
+
+    number = 0
+    came = True
+    while came:
+        number += 1
+        came = cut_short(number, whole)
+        taken = []
+        lock = lifecycle.turns.setdefault("x", threading.RLock())
+        other = threading.Thread(target=_call.keep, args=(taken, lock.acquire, False))
+        other.start()
+        other.join()
+        assert taken == [True]
+        lifecycle.turns.clear()
+    assert number > 3
+
+
+def test_a_handler_may_raise_at_any_step_of_a_start_that_is_counted():
+    """Servers are deleted all the same."""
+    process = Process()
+
+    def whole():
+        with process.starting():
+            pass
+
+    number = 0
+    came = True
+    while came:
+        number += 1
+        came = cut_short(number, whole)
+        assert process._starting == set()
+    assert number > 3

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tritonffi import _leftovers, _log, _python_backend
-from tritonffi._call import check, interruptible
+from tritonffi._call import check, interruptible, keep
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, TritonError
@@ -243,20 +243,26 @@ class Lifecycle(LoadedModels):
             return
         limit = self.options.exit_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
-        if not self._closing.acquire(timeout=min(max(0.0, limit), threading.TIMEOUT_MAX)):
-            raise TimeoutError(
-                f"server {self.name!r}: another thread still closes it after {limit:g} s"
-            )
+        patience = min(max(0.0, limit), threading.TIMEOUT_MAX)
+        taken: list[bool] = []
         try:
-            if self._server is None or self._is_closing:
-                return  # the latter: a signal handler has interrupted this thread's close
-            self._is_closing = True
+            keep(taken, self._closing.acquire, True, patience)
+            if not taken[0]:
+                raise TimeoutError(
+                    f"server {self.name!r}: another thread still closes it after {limit:g} s"
+                )
+            if self._is_closing:
+                return  # a signal handler has interrupted this thread's close
             try:
-                self._close(self._server, deadline, limit, is_bounded=timeout is not None)
+                self._is_closing = True
+                server = self._server
+                if server is not None:
+                    self._close(server, deadline, limit, is_bounded=timeout is not None)
             finally:
                 self._is_closing = False
         finally:
-            self._closing.release()
+            if True in taken:
+                self._closing.release()
 
     def _close(
         self, server: NativeServer, deadline: float, limit: float, *, is_bounded: bool

@@ -63,7 +63,7 @@ class Process:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._open: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
-        self._starting = 0
+        self._starting: set[object] = set()
         self._servers: list[NativeServer] = []  # that may be deleted once
         self._has_started = False
         self._is_spoiled = False
@@ -82,13 +82,13 @@ class Process:
                 "before the first start"
             )
         self._has_started = True
-        with self._lock:
-            self._starting += 1
+        start = object()
         try:
+            with self._lock:
+                self._starting.add(start)
             yield self._servers.append
         finally:
-            with self._lock:
-                self._starting -= 1
+            self._starting.discard(start)
             self._delete()
 
     def add(self, server: Lifecycle) -> None:
@@ -163,7 +163,7 @@ class Process:
         for server in list(self._open):
             server.forked()
         self._open = weakref.WeakSet()
-        self._starting = 0
+        self._starting = set()
         self._servers = []
         if self._has_started and not self._is_spoiled:
             self._is_spoiled = True

@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tritonffi._call import keep
 from tritonffi._errors import InternalError, UnavailableError
 from tritonffi._functions import is_own_call
 
@@ -39,21 +40,30 @@ def turn(lifecycle: Lifecycle, name: str, deadline: float = NEVER) -> Iterator[N
         UnavailableError: The waiting would be for the very callable that waits.
     """
     lock = lifecycle.turns.setdefault(name, threading.RLock())
-    while not lock.acquire(timeout=_SLICE_S):
-        if lifecycle.is_closed:
-            raise lifecycle.refusal()
-        if is_own_call(name):
-            raise UnavailableError(
-                f"model {name!r}: it is being loaded or unloaded, which may wait for this very call"
-            )
-        if name in lifecycle.lost_loads().values():
-            raise InternalError(
-                f"model {name!r}: its python process has died in a load, which Triton never ends; "
-                "only another server can load it"
-            )
-        if time.monotonic() >= deadline:
-            raise TimeoutError(f"model {name!r}: other loads and unloads of it are not over")
+    taken: list[bool] = []
     try:
+        while True not in taken:
+            keep(taken, lock.acquire, True, _SLICE_S)
+            if not taken[-1]:
+                _check_wait(lifecycle, name, deadline)
         yield
     finally:
-        lock.release()
+        if True in taken:
+            lock.release()
+
+
+def _check_wait(lifecycle: Lifecycle, name: str, deadline: float) -> None:
+    """Raise where a turn of the model is not to be waited for any longer."""
+    if lifecycle.is_closed:
+        raise lifecycle.refusal()
+    if is_own_call(name):
+        raise UnavailableError(
+            f"model {name!r}: it is being loaded or unloaded, which may wait for this very call"
+        )
+    if name in lifecycle.lost_loads().values():
+        raise InternalError(
+            f"model {name!r}: its python process has died in a load, which Triton never ends; "
+            "only another server can load it"
+        )
+    if time.monotonic() >= deadline:
+        raise TimeoutError(f"model {name!r}: other loads and unloads of it are not over")
