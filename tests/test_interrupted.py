@@ -195,6 +195,24 @@ def test_a_handler_may_raise_at_any_step_of_a_start(tmp_path, monkeypatch):
     assert number > 40
 
 
+def test_a_close_that_did_not_begin_is_made_up_for(start):
+    """A handler closes in the midst of a close, which counts for nothing, and raises."""
+    number = 1
+    is_open = True
+    while is_open:
+        server = start()
+
+        def handler(server=server):
+            server.close()
+            interrupt()
+
+        with suppress(InterruptionError):
+            interrupted(number, handler, server.close)
+        is_open = not server.closed
+        assert server._finalizer.alive or not is_open, number
+        number += 1
+
+
 def alive_functions():
     """How many callables C holds."""
     counters = ffi.new("tffi_counters *")

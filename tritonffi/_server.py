@@ -148,7 +148,8 @@ class Server(Closing):
         """
         check_duration(timeout, "timeout")
         self._lifecycle.close(timeout)
-        self._finalizer.detach()
+        if self.closed:  # and not where a handler has interrupted another close at its beginning
+            self._finalizer.detach()
 
     def is_live(self) -> bool:
         """Return whether the server runs.
