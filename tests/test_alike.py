@@ -226,6 +226,35 @@ def test_raw_is_the_input_that_there_is_now(tmp_path, backend_directory):
         assert model.infer(raw)["OUTPUT1"].tolist() == [1, 2, 3]
 
 
+def test_what_another_thread_has_seen_of_a_reload_is_tried_once_more(tmp_path, backend_directory):
+    """Inputs fail against what the model took before, though the handle knows better by then."""
+    _backend.write_model(tmp_path, "one", {"INPUT0": ("FP32", [2])})
+    with Server(tmp_path, backend_directory=backend_directory) as server:
+        model = server.model("one")
+        model.infer({"INPUT0": array(1, 2)})
+        tensor = {"data_type": "TYPE_FP32", "dims": [3]}
+
+        class Late(dict):
+            def __getitem__(self, name):
+                if not seen:
+                    server.load(
+                        "one",
+                        {
+                            "backend": "tffitest",
+                            "input": [{"name": "INPUT0", **tensor}],
+                            "output": [{"name": "OUTPUT0", **tensor}],
+                        },
+                    )
+                    seen.append(model.infer({"INPUT0": array(1, 2, 3)}))
+                return super().__getitem__(name)
+
+        seen = []
+        inputs = Late(INPUT0=array(4, 5, 6))
+        assert model.infer(inputs)["OUTPUT0"].tolist() == [4, 5, 6]
+        with pytest.raises(InvalidArgumentError, match="'one', input 'INPUT0'"):
+            model.infer({"INPUT0": array(1, 2)})
+
+
 def lib_changes():
     """What handles compare to see whether a model may have changed."""
     from tritonffi._starter import model_changes  # noqa: PLC0415

@@ -98,6 +98,7 @@ class Starter:
         if not queue.is_served and (lifecycle.queue.ready[0] > _FEW or lifecycle.left):
             self._take_what_came()
         was_refreshed = False
+        template = None
         while True:
             try:
                 if keywords or type(inputs) is not dict:
@@ -114,8 +115,7 @@ class Starter:
                 # The model may have been reloaded behind our back (control mode POLL, another
                 # handle on the repository): only what fails against fresh metadata is the caller's
                 # fault.
-                spec = self._spec
-                if was_refreshed or self.refresh() == spec:
+                if was_refreshed or self._refresh_for(template):
                     raise
                 was_refreshed = True
             else:
@@ -280,11 +280,23 @@ class Starter:
     def _make(self, names: tuple[str, ...], home: list[Template]) -> Template:
         return Template(self.spec(), self._version, names, home, self._changes)
 
+    def _refresh_for(self, template: Template | None) -> bool:
+        """Read what the model takes and gives; return whether a template was made for just that.
+
+        What is not known any more was: another thread has read it anew meanwhile.
+        """
+        spec = self._spec  # first: it is the template's if that stands in a home afterwards
+        homes = list(self._templates.values())
+        is_known = template is not None and any(home is template.home for home in homes)
+        return self.refresh() == spec and is_known
+
     def refresh(self) -> ModelSpec:
         """Read what the model takes and gives, and forget what was made from it before."""
         changes = model_changes[0]
-        self._spec = spec = self._read()
+        spec = self._read()
         # Also where it is as it was: requests of Triton's that wait are none of the new model's.
+        # Both with no call between, so that other threads see both or neither.
+        self._spec = spec
         self._templates = {}
         self._changes = changes
         return spec
