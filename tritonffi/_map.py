@@ -356,8 +356,20 @@ def read_together(
             if time.perf_counter() > limit:
                 return items, False, None
     except Exception as error:  # noqa: BLE001 (it is raised at its place)
-        return items, True, error
+        return items, True, no_end(error, "the iterable")
     return items, len(items) < room, None
+
+
+def no_end(error: Exception, who: str) -> Exception:
+    """Return what may be raised in a step of an iteration, in place of what was raised.
+
+    As from a generator (PEP 479): what ends iterations would end that of the map, silently.
+    """
+    if isinstance(error, (StopIteration, StopAsyncIteration)):
+        wrapped = RuntimeError(f"{who} raised {type(error).__name__}")
+        wrapped.__cause__ = error
+        return wrapped
+    return error
 
 
 def cancel_all(row: deque[Inference | None]) -> None:

@@ -15,6 +15,7 @@ from tritonffi._errors import InvalidArgumentError, TritonError
 from tritonffi._functions import check_own_call
 from tritonffi._inference import Inference
 from tritonffi._input import Raw
+from tritonffi._map import no_end
 from tritonffi._native import lib
 from tritonffi._request import Request, request_of
 from tritonffi._template import Template
@@ -45,7 +46,7 @@ def _raise_strange(failure: Exception | None) -> None:
     But for what Triton, or fresh metadata, may have had to say.
     """
     if failure is not None and not isinstance(failure, TritonError):
-        raise failure
+        raise no_end(failure, "an item")
 
 
 class Starter:
@@ -222,7 +223,7 @@ class Starter:
         try:
             return self.start(make, queue, item, keywords)
         except Exception as error:  # noqa: BLE001 (it is handed out)
-            errors.append(error)
+            errors.append(no_end(error, "an item"))
             return None
 
     def _read_item(
