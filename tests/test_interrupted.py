@@ -195,6 +195,46 @@ def test_a_handler_may_raise_at_any_step_of_a_start(tmp_path, monkeypatch):
     assert number > 40
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_handler_may_raise_at_any_step_of_a_map(start, ordered):
+    """Asked again, it gives what became of each item, once."""
+
+    def press_ctrl_c():
+        raise KeyboardInterrupt
+
+    def outcome(response):
+        """Return what came back; that one response may be lost while it is read is known."""
+        if isinstance(response, InternalError):
+            assert "the reading of a response was interrupted" in str(response)
+            return None
+        return response["OUTPUT0"].item()
+
+    model = start().model("one")
+    count = 5
+    number = 1
+    came = True
+    while came:
+        items = ({"INPUT0": [float(i)]} for i in range(count))
+        got = []
+        with model.map(items, in_flight=3, ordered=ordered, return_errors=True) as responses:
+
+            def read(responses=responses, got=got):
+                for response in responses:
+                    got += [response]  # with no call behind the step of the map
+
+            with suppress(KeyboardInterrupt):
+                came, _ = interrupted(number, press_ctrl_c, read)
+            got += responses
+        left = [outcome(response) for response in got]
+        expected = [float(i) for i in range(count)]
+        if None in left:
+            lost = (set(expected) - set(left)).pop()
+            left[left.index(None)] = lost
+        assert (left if ordered else sorted(left)) == expected, number
+        number += 7
+    assert number > 40
+
+
 def test_a_close_that_did_not_begin_is_made_up_for(start):
     """A handler closes in the midst of a close, which counts for nothing, and raises."""
     number = 1

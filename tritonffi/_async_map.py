@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._asyncio import (
     asyncio_module,
@@ -16,15 +23,16 @@ from tritonffi._asyncio import (
     queue_here,
     resolve,
     running_loop,
+    set_future,
     until,
 )
 from tritonffi._closing import Unique
 from tritonffi._errors import ClosedError
-from tritonffi._map import Mapped, Results, check_in_flight, read_together
+from tritonffi._map import Mapped, Results, check_in_flight, no_end, read_together, send
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from typing_extensions import Self
@@ -35,9 +43,6 @@ if TYPE_CHECKING:
     from tritonffi._request import Inputs, Request
 
 T_co = TypeVar("T_co", covariant=True)
-
-# No item: there are no more. A task that ended with StopAsyncIteration would want to be asked.
-_END = object()
 
 
 class AwaitedResults(Results):
@@ -75,6 +80,52 @@ class AwaitedMapped(Mapped):
         """Be given up. Only this has kept the waiting tasks of a closed loop alive."""
         self.cancel()
         self._results.waiters.clear()
+
+
+class Reading:
+    """What a map and the task that reads its asynchronous iterable have in common.
+
+    One task reads all items, each when the map asks for it: what a generator has around its items
+    (timeouts, context variables, cancel scopes) belongs to the task in which it goes on.
+
+    Attributes:
+        items: That were read, one at most but for what is said in `run`.
+        is_left: Whether the map is closed.
+    """
+
+    __slots__ = ("_asked", "_wake", "is_left", "items")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._asked: asyncio.Future[None] | None = None
+        self.items: deque[Inputs | Request] = deque()
+        self.is_left = False
+
+    def ask(self) -> None:
+        """Have the next item read, unless one is being read."""
+        if self._asked is not None:
+            set_future(self._asked)
+
+    async def run(self, source: AsyncIterator[Inputs | Request]) -> None:
+        """Read the first item, and another one each time that the map asks."""
+        coming: Awaitable[Inputs | Request] = anext(source)
+        while True:
+            try:
+                self.items.append(await coming)
+            except StopAsyncIteration:
+                return
+            self._asked = running_loop().create_future()
+            self._wake()
+            try:
+                await self._asked
+                coming = anext(source)
+            except asyncio_module().CancelledError as error:
+                # By a timeout around the items, say, which is to see it.
+                if self.is_left or not isinstance(source, AsyncGenerator):
+                    raise
+                coming = source.athrow(error)
+            finally:
+                self._asked = None
 
 
 class AsyncResponseMap(Unique, AsyncIterator[T_co]):
@@ -119,9 +170,12 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         # In order of submission, where that is the order wanted.
         self._row: deque[Inference | None] = deque()
         self._errors: deque[Exception] = deque()  # None in the rows is one of these: see `_map`
-        # The next item of an iterable that has to be awaited.
-        self._coming: list[asyncio.Future[object]] = []
-        self._finalizer = weakref.finalize(self, _leave, self._row, self._results, self._coming)
+        self._pending: list[Inputs | Request] = []  # read, and not submitted yet
+        self._reading = Reading(self._results.wake)
+        self._readers: list[asyncio.Task[None]] = []  # the one task that does it, when there is one
+        self._finalizer = weakref.finalize(
+            self, _leave, self._row, self._results, self._reading, self._readers
+        )
         self._finalizer.atexit = False
 
     def __aiter__(self) -> Self:
@@ -159,7 +213,7 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
                 head = self._take()
                 if head is not None:
                     return head
-                if not self._coming and not self._row and self._results.is_empty():
+                if self._has_ended() and not self._row and self._results.is_empty():
                     self._end()
                 if self._queue.is_given_up:
                     raise ClosedError("the server was closed meanwhile")
@@ -195,59 +249,71 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
 
     def _fill(self) -> None:
         """Submit items until there are enough in flight, or the next has to be awaited."""
+        pending = self._pending
+        row = self._row if self._ordered else self._results.finished
         while True:
-            room = self._room()
-            items = self._read(room) if room > 0 else []
-            if not items:
+            if not pending and (room := self._room()) > 0:
+                self._read(room)
+            if not pending:
                 return
-            entries = self._submit(items, self._errors, self._queue, self._results)
-            if self._ordered:
-                self._row.extend(entries)
-            else:
-                self._results.finished.extend(entry for entry in entries if entry is None)
+            if not send(
+                pending, self._send, row, self._errors, queue=self._queue, results=self._results
+            ):
+                self._leave()
 
-    def _read(self, room: int) -> list[Inputs | Request]:
-        """Return the next items; none: there are no more, or the next one is awaited."""
+    def _send(self) -> Sequence[Inference | None]:
+        entries = self._submit(self._pending, self._errors, self._queue, self._results)
+        if self._ordered:
+            return entries
+        return [entry for entry in entries if entry is None]
+
+    def _read(self, room: int) -> None:
+        """Read the next items, unless there are no more or the next one is awaited."""
         if self._source is not None:
-            items, is_end, self._failure = read_together(self._source, room)
-            if is_end:
+            is_end, failure = read_together(self._source, room, self._pending)
+            if self._source is None:  # the iterable has closed the map
+                self._pending.clear()
+            elif is_end:
+                self._failure = failure
                 self._source = None
-            return items
-        if self._async_source is None:
-            return []
-        if not self._coming:
-            self._await_item(self._async_source)
-            return []
-        if not self._coming[0].done():
-            return []
-        try:
-            item = self._coming.pop().result()
-            if item is not _END:
-                return [cast("Inputs | Request", item)]
+        elif self._async_source is not None and not self._queue.is_left():
+            self._read_async(self._async_source)
+
+    def _read_async(self, source: AsyncIterator[Inputs | Request]) -> None:
+        reading, readers, pending = self._reading, self._readers, self._pending
+        if reading.items:
+            pending += [reading.items[0]]
+            del reading.items[0]  # with no call between: a signal handler could raise there
+        elif not readers:
+            reader = asyncio_module().ensure_future(reading.run(source))
+            readers.append(reader)
+            wake = self._results.wake
+            reader.add_done_callback(lambda _: wake())
+        elif not readers[0].done():
+            reading.ask()
+        else:
+            try:
+                readers.pop().result()
+            except Exception as error:  # noqa: BLE001 (it is raised at its place)
+                self._failure = no_end(error, "the iterable")
             self._async_source = None
-        except Exception as error:  # noqa: BLE001 (it is raised at its place)
-            self._async_source = None
-            self._failure = error
-        return []
 
     def _room(self) -> int:
         """Return how many more items may be read."""
-        if self._source is None and self._async_source is None:
+        if self._has_ended():
             return 0
         if self._ordered:
             return self._in_flight - len(self._row)
         results = self._results
         return self._in_flight - len(results.unreported) - len(results.finished)
 
-    def _await_item(self, source: AsyncIterator[Inputs | Request]) -> None:
-        coming = asyncio_module().ensure_future(_item(source))
-        results = self._results
-        coming.add_done_callback(lambda _: results.wake())
-        self._coming.append(coming)
+    def _has_ended(self) -> bool:
+        """Return whether there are no more items to be read."""
+        return self._source is None and self._async_source is None
 
     def _end(self) -> None:
-        failure, self._failure = self._failure, None
         self._close()
+        failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         raise StopAsyncIteration
@@ -261,36 +327,49 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close()
+        await self.aclose()
 
     async def aclose(self) -> None:
-        """Cancel what is in flight, and return at once. Closing twice is no error."""
+        """Cancel what is in flight, and return at once. Closing twice is no error.
+
+        Where the next item of an asynchronous iterable is awaited, that is cancelled too, and the
+        end of it is waited for.
+        """
+        readers = list(self._readers)
         self._close()
+        for reader in readers:
+            if not reader.done() and reader.get_loop() is running_loop():
+                asyncio = asyncio_module()
+                if reader is not asyncio.current_task():  # the iterable itself closes the map
+                    await asyncio.wait([reader])
 
     def _close(self) -> None:
         self._source = self._async_source = None
+        self._pending.clear()
         self._finalizer()
 
-
-async def _item(source: AsyncIterator[Inputs | Request]) -> object:
-    return await anext(source, _END)
+    def _leave(self) -> None:
+        _leave(self._row, self._results, self._reading, self._readers)
 
 
 def _leave(
     row: deque[Inference | None],
     results: AwaitedResults,
-    coming: list[asyncio.Future[object]],
+    reading: Reading,
+    readers: list[asyncio.Task[None]],
 ) -> None:
     """Cancel what is in flight of a map that nobody reads any more."""
+    reading.is_left = True
     for inference in list(results.unreported.values()):
         inference.cancel()
     results.unreported.clear()
     results.finished.clear()
     row.clear()
-    for future in coming:
-        if not future.done():
-            call_in(future.get_loop(), future.cancel)
-        elif not future.cancelled():
-            future.exception()  # or the loop would complain at its end that nobody has asked
-    coming.clear()
+    for reader in readers:
+        if not reader.done():
+            call_in(reader.get_loop(), reader.cancel)
+        elif not reader.cancelled():
+            reader.exception()  # or the loop would complain at its end that nobody has asked
+    readers.clear()
+    reading.items.clear()
     results.wake()

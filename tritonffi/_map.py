@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tritonffi._closing import Closing
 from tritonffi._completion import CompletionQueue
-from tritonffi._errors import InvalidArgumentError, check_keywords
+from tritonffi._errors import InvalidArgumentError, TritonError, check_keywords
 from tritonffi._inference import Inference
 from tritonffi._request import RequestKeywords
 
@@ -68,6 +68,17 @@ class Results:
         """Return whether there are no results and none will come."""
         with self._lock:
             return not self.unreported and not self.finished
+
+    def take_back(self, mark: int) -> None:
+        """Cancel and forget the inferences whose keys come behind this one."""
+        with self._lock:
+            for key, inference in list(self.unreported.items()):
+                if key > mark:
+                    del self.unreported[key]
+                    inference.cancel()
+            for entry in list(self.finished):
+                if entry is not None and entry.key > mark:
+                    self.finished.remove(entry)
 
     def expire(self) -> None:
         """Report those whose own ``timeout`` is up: asked for the result, they cancel and raise."""
@@ -123,9 +134,12 @@ class ResponseMap(Closing, Iterator[T_co]):
 
     Iterate over it, in one thread at a time. What goes wrong with one item is raised at its place,
     and the next step goes on behind it; what the iterable itself raises comes after everything that
-    it has given, and ends the map. When the map is closed or dropped before its end, what is in
-    flight is cancelled; a ``with`` block closes it.
+    it has given, and ends the map. Where a signal handler raises in a step, as Ctrl-C does, the
+    next one gives what that would have given. When the map is closed or dropped before its end,
+    what is in flight is cancelled; a ``with`` block closes it.
     """
+
+    _results: Results | None = None
 
     def __init__(
         self,
@@ -145,6 +159,7 @@ class ResponseMap(Closing, Iterator[T_co]):
         self._queue = queue
         self._return_errors = return_errors
         self._failure: Exception | None = None
+        self._pending: list[Inputs | Request] = []  # read, and not in the row yet
         # What the finalizer has must not lead back to the map, or it would keep it: an error does,
         # by its traceback. So errors stand in a row of their own, and None in their places.
         self._row: deque[Inference | None] = deque()
@@ -159,23 +174,32 @@ class ResponseMap(Closing, Iterator[T_co]):
         return self
 
     def __next__(self) -> T_co:
-        head = self._next()
+        row = self._next()
+        # It leaves the row last, with no call behind that: where a signal handler raises before,
+        # Ctrl-C above all, the map can be asked again.
+        head = row[0]
         try:
             if head is None:
-                raise self._errors.popleft()  # noqa: TRY301 (as the results of others do)
-            return head.result()  # type: ignore[return-value]
+                raise self._errors[0]  # noqa: TRY301 (as the results of others do)
+            result = head.result()
+            if row:  # or another thread has closed the map
+                del row[0]
+            return result  # type: ignore[return-value]  # noqa: TRY300 (nothing may come between)
         except Exception as error:
+            if head is not None and not _is_outcome(head, error):
+                raise
+            if row:
+                del row[0]
+                if head is None:
+                    del self._errors[0]
             if self._return_errors:
                 return error  # type: ignore[return-value]
             raise
-        except BaseException:  # Ctrl-C: it can be asked again
-            self._row.appendleft(head)
-            raise
 
-    def _next(self) -> Inference | None:
-        """Return what is to be handed out now; of an inference, the result may still be to come."""
+    def _next(self) -> deque[Inference | None]:
+        """Return the row, whose first is to be handed out; its result may still be to come."""
         row = self._row
-        if self._source is not None:
+        if self._source is not None or self._pending:
             present = len(row)
             # As long as the next response is there Triton is the faster side, and the next items
             # had better come to it several at a time: between single ones the model's thread falls
@@ -184,7 +208,7 @@ class ResponseMap(Closing, Iterator[T_co]):
                 self._fill(self._in_flight - present)
         if not row:
             self._end()
-        return row.popleft()
+        return row
 
     def _has_come(self, head: Inference | None) -> bool:
         if head is None or head.is_over:
@@ -194,27 +218,40 @@ class ResponseMap(Closing, Iterator[T_co]):
 
     def _fill(self, room: int) -> None:
         """Submit as many items as there is room for, together as far as they come quickly."""
-        while self._source is not None and room > 0:
-            source = self._source
-            items, is_end, self._failure = read_together(source, room)
-            if self._source is None:  # the iterable has closed the map, or another thread
-                return
-            if is_end:
-                self._source = None
-            if items:
-                room -= len(items)
-                # With no call of Python's between: a signal handler that raises would lose them.
-                self._row.extend(self._submit(items, self._errors))
-                if self._source is None and not is_end:  # likewise
+        pending = self._pending
+        while room > 0:
+            if not pending:
+                if self._source is None:
+                    return
+                is_end, failure = read_together(self._source, room, pending)
+                if self._source is None:  # the iterable has closed the map, or another thread
+                    pending.clear()
+                    return
+                if is_end:
+                    self._failure = failure
+                    self._source = None
+            if pending:
+                room -= len(pending)
+                if not send(
+                    pending,
+                    self._send,
+                    self._row,
+                    self._errors,
+                    queue=self._queue,
+                    results=self._results,
+                ):
                     self._drop()
+
+    def _send(self) -> Sequence[Inference | None]:
+        return self._submit(self._pending, self._errors)
 
     def _drop(self) -> None:
         cancel_all(self._row)
 
     def _end(self) -> None:
         """Raise what ends the iteration."""
-        failure, self._failure = self._failure, None
         self.close()
+        failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         raise StopIteration
@@ -222,6 +259,7 @@ class ResponseMap(Closing, Iterator[T_co]):
     def close(self) -> None:
         """Cancel what is in flight, and return at once. Closing twice is no error."""
         self._source = None
+        self._pending.clear()
         self._finalizer()
 
 
@@ -240,7 +278,8 @@ class CompletedMap(ResponseMap[T_co]):
         *,
         return_errors: bool,
     ) -> None:
-        self._results = results = Results()
+        results = Results()
+        self._results: Results = results
         queue = CompletionQueue()
         self._release = lifecycle.release
         try:
@@ -270,16 +309,16 @@ class CompletedMap(ResponseMap[T_co]):
         if not self._queue.in_flight:
             self._release(self._queue)
 
-    def _next(self) -> Inference | None:
+    def _next(self) -> deque[Inference | None]:
         results, queue, row = self._results, self._queue, self._row
         while True:
             wakes = queue.wakes[0]
             queue.drain()
             present = len(results.unreported) + len(row)
-            if self._source is not None and (present <= self._half or not row):
+            if (self._source is not None or self._pending) and (present <= self._half or not row):
                 self._fill(self._in_flight - present)
             if row:
-                return row.popleft()
+                return row
             if results.is_empty():
                 self._end()
             if not queue.wait_any(results.deadline(), wakes):
@@ -336,28 +375,70 @@ def start_map(
 
 
 def read_together(
-    source: Iterator[Inputs | Request], room: int
-) -> tuple[list[Inputs | Request], bool, Exception | None]:
+    source: Iterator[Inputs | Request], room: int, items: list[Inputs | Request]
+) -> tuple[bool, Exception | None]:
     """Read items as long as they come quickly.
 
     Args:
         source: Gives them.
         room: How many, at most.
+        items: Gets them, one or more unless there are no more; the map's own, so that it has what
+            was read where a signal handler raises.
 
     Returns:
-        The items, one or more unless there are no more; whether there are no more; what the source
-        has raised.
+        Whether there are no more; what the source has raised.
     """
-    items: list[Inputs | Request] = []
     limit = time.perf_counter() + _TOGETHER_S
     try:
         for item in islice(source, room):
             items.append(item)
             if time.perf_counter() > limit:
-                return items, False, None
+                return False, None
     except Exception as error:  # noqa: BLE001 (it is raised at its place)
-        return items, True, no_end(error, "the iterable")
-    return items, len(items) < room, None
+        return True, no_end(error, "the iterable")
+    return len(items) < room, None
+
+
+def send(
+    items: list[Inputs | Request],
+    submit: Callable[[], Sequence[Inference | None]],
+    row: deque[Inference | None],
+    errors: deque[Exception],
+    *,
+    queue: CompletionQueue,
+    results: Results | None,
+) -> bool:
+    """Submit items and put what came of it into a row: all of that, or nothing.
+
+    Args:
+        items: They leave this list. Where a signal handler raises they stay, to be sent again.
+        submit: Submits them.
+        row: Gets the entries.
+        errors: Gets errors, by `submit`.
+        queue: Gives the keys of the inferences.
+        results: Has them too; None: the row has them alone.
+
+    Returns:
+        False: the map was closed meanwhile.
+    """
+    had = len(errors)
+    mark = queue.next_key()
+    entries: Sequence[Inference | None] = ()
+    try:
+        entries = submit()
+        is_open = bool(items)
+        row += entries
+        items.clear()  # with no call between, after which a handler could raise
+    except BaseException:
+        if items:
+            while len(errors) > had:
+                errors.pop()
+            if results is None:
+                cancel_all(deque(entries))
+            else:
+                results.take_back(mark)
+        raise
+    return is_open
 
 
 def no_end(error: Exception, who: str) -> Exception:
@@ -370,6 +451,13 @@ def no_end(error: Exception, who: str) -> Exception:
         wrapped.__cause__ = error
         return wrapped
     return error
+
+
+def _is_outcome(inference: Inference, error: Exception) -> bool:
+    """Say whether an error is what came of an inference; or else a signal handler has raised it."""
+    if isinstance(error, TritonError) or inference.has_result():
+        return True
+    return inference.deadline is not None and time.monotonic() >= inference.deadline
 
 
 def cancel_all(row: deque[Inference | None]) -> None:
