@@ -10,7 +10,7 @@ import _backend
 import pytest
 from _functions import workers
 
-from tritonffi import ClosedError, Server, UnavailableError
+from tritonffi import ClosedError, InvalidArgumentError, Server, UnavailableError, _repository
 from tritonffi._functions import FunctionModel
 
 FP32 = {"INPUT0": ("FP32", [-1])}
@@ -21,6 +21,8 @@ HELD = {
     "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
     "parameters": {"init_hold": {"string_value": "true"}},
 }
+
+ECHO = {key: value for key, value in HELD.items() if key != "parameters"}
 
 # In a process of its own, because what is tested for is a crash.
 CHURN = """
@@ -88,6 +90,12 @@ def join_errands(name):
     for thread in threading.enumerate():
         if thread.name == f"tritonffi: loading model {name!r}":
             thread.join(30)
+
+
+def files_of(server, name):
+    """What there is in a model's folder in the private repository."""
+    folder = server._lifecycle.repository / name
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def outcome(thread):
@@ -218,3 +226,108 @@ def test_a_failed_warm_up_unloads_nothing_but_its_own_model(small, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         small.load_function("f", lambda x: 1 / 0, config={"model_warmup": [warm_up]}, **spec)
     assert small.model("f").infer({"x": [1.0]})["y"].tolist() == [2.0]
+
+
+def test_a_load_writes_its_files_in_its_turn(small, gate):
+    """The one before loads with its own; the caller of this one has left, and it goes on."""
+    first = start(small.load, "made", HELD, {"1/first": b"1"})
+    gate.wait()
+    with pytest.raises(TimeoutError):
+        small.load("made", ECHO, {"2/second": b"2"}, timeout=0.05)
+    assert files_of(small, "made") == ["1/first"]
+    gate.open()
+    assert outcome(first).name == "made"
+    join_errands("made")
+    assert files_of(small, "made") == ["2/second"]
+    response = small.model("made").infer({"INPUT0": [2.0]})
+    assert (response["OUTPUT0"].tolist(), response.model_version) == ([2.0], 2)
+
+
+def test_threads_may_load_a_new_model_with_files_of_their_own(small):
+    """Each is loaded, and the files are those of one of them."""
+    for name in ("files", "config"):
+        loads = [
+            start(small.load, name, ECHO, {f"1/{n}": bytes(10)} if name == "files" else None)
+            for n in range(8)
+        ]
+        assert [outcome(load).name for load in loads] == [name] * 8
+    assert len(files_of(small, "files")) == 1
+    folders = small._lifecycle.repository.parent.iterdir()
+    assert [folder for folder in folders if folder.name.startswith("tmp")] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "error"),
+    [
+        (ECHO | {"metric_tags": {"a b": "c"}}, None, InvalidArgumentError),
+        (ECHO | {"metric_tags": {"a b": "c"}}, {"1/x": b""}, InvalidArgumentError),
+        (ECHO | {"backend": "python"}, {"1/other.py": b""}, InvalidArgumentError),
+        (ECHO, {"../x": b""}, InvalidArgumentError),
+        (ECHO, {"1/x": "text"}, TypeError),
+        ({"a": object()}, None, InvalidArgumentError),
+    ],
+)
+def test_what_is_wrong_waits_for_no_turn(small, gate, config, files, error):
+    """It is refused while another load of the model is at work."""
+    first = start(small.load, "made", HELD, {"1/first": b"1"})
+    gate.wait()
+    with pytest.raises(error, match="model 'made'"):
+        small.load("made", config, files)
+    assert files_of(small, "made") == ["1/first"]
+    gate.open()
+    assert outcome(first).name == "made"
+
+
+def test_a_load_that_fails_leaves_the_files_that_were_there(small):
+    """The model that was loaded from them goes on, and is loaded from them again."""
+    small.load("made", ECHO, {"3/first": b"1"})
+    with pytest.raises(InvalidArgumentError, match="nowhere"):
+        small.load("made", ECHO | {"backend": "nowhere"}, {"4/second": b"2"})
+    assert files_of(small, "made") == ["3/first"]
+    small.load("made", ECHO)
+    assert small.model("made").infer({"INPUT0": [2.0]}).model_version == 3
+    with pytest.raises(InvalidArgumentError, match="is missing"):
+        small.load("made", ECHO | {"backend": "python"}, {"1/other.py": b""})
+    assert files_of(small, "made") == ["3/first"]
+    with pytest.raises(InvalidArgumentError, match="is missing"):
+        small.load("new", ECHO | {"backend": "python"})
+    assert not (small._lifecycle.repository / "new").exists()
+
+
+def test_a_function_gets_its_version_in_its_turn(small, gate):
+    """It has none where its caller has left before."""
+    first = start(small.load, "f", HELD)
+    gate.wait()
+    spec = {"inputs": {"x": ROW}, "outputs": {"y": ROW}, "timeout": 0.05}
+    with pytest.raises(TimeoutError):
+        small.load_function("f", lambda x: x, config={"response_cache": {"enable": True}}, **spec)
+    gate.open()
+    assert outcome(first).name == "f"
+    join_errands("f")
+    assert [path.name for path in (small._lifecycle.repository / "f").iterdir()] == ["1"]
+
+
+def test_of_two_loads_that_close_a_circle_together_one_is_refused(small, monkeypatch):
+    """Triton would follow it without end. Both have said what they are made of when they look."""
+    both = threading.Barrier(2, timeout=30)
+    check = _repository.check_circles
+
+    def late(*arguments, **keywords):
+        both.wait()
+        check(*arguments, **keywords)
+
+    def ensemble(part):
+        tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+        step = {"model_name": part, "model_version": -1}
+        maps = {"input_map": {"INPUT0": "INPUT0"}, "output_map": {"OUTPUT0": "OUTPUT0"}}
+        return {
+            "platform": "ensemble",
+            "input": [{"name": "INPUT0", **tensor}],
+            "output": [{"name": "OUTPUT0", **tensor}],
+            "ensemble_scheduling": {"step": [step | maps]},
+        }
+
+    monkeypatch.setattr(_repository, "check_circles", late)
+    loads = [start(small.load, name, ensemble(part)) for name, part in ("ab", "ba")]
+    errors = [str(outcome(load)) for load in loads]
+    assert any("ensembles contain one another" in error for error in errors)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi import _log, _python_backend
 from tritonffi._call import check, encode_name, interruptible, parameters
@@ -21,7 +21,8 @@ from tritonffi._native import lib
 from tritonffi._turns import NEVER, turn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from tritonffi._call import ParameterValue
     from tritonffi._functions import FunctionModel
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 # How long a load waits for requests at work in the model that it replaced.
 _REPLACED_S = 0.25
 _LATE_S = 0.5
+
+#: What a load says to Triton beside the name (a JSON text as ``config``, bytes as ``file:<path>``),
+#: and what notices, and raises, when it will never be over.
+Prepared: TypeAlias = "tuple[Mapping[str, ParameterValue], _python_backend.StubWatch | None]"
+
 _KEPT = (
     "A request of it failed while one of its steps was running, and Triton does not give such a "
     "request back (triton-inference-server/core#483)"
@@ -40,57 +46,36 @@ _KEPT = (
 def load_with(
     lifecycle: Lifecycle,
     name: str,
-    overrides: Mapping[str, ParameterValue],
+    prepare: Callable[[], AbstractContextManager[Prepared]],
     timeout: float | None,
     function: FunctionModel | None = None,
-    *,
-    watch: _python_backend.StubWatch | None = None,
 ) -> None:
     """Load a model with the load parameters of the C API.
 
     Args:
         lifecycle: The server's.
         name: The model's name.
-        overrides: A JSON text as ``config``, bytes as ``file:<path>``.
+        prepare: Has the model's folder as the load needs it, in the model's turn: other loads of it
+            want it otherwise. What is raised in the block is that the load has failed.
         timeout: Seconds to wait; the load goes on in the background.
         function: The callable that it stands for, where it does. Where its warm-up has failed it
             is unloaded again; where the caller has left, unless it has taken another one's place.
-        watch: Notices, and raises, when the load will never be over.
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
     encode_name(name)  # at once: a wrong name waits for no turn
-
-    is_reload = False
-
-    def call() -> BaseException | None:
-        nonlocal is_reload
-        with turn(lifecycle, name):
-            if function is not None and not function.begin_load():
-                return None  # its caller has left while this waited
-            try:
-                is_reload = _load_in_turn(lifecycle, name, overrides, watch)
-            except BaseException as error:
-                if function is not None:
-                    function.fail_load(error)
-                raise
-            _follow(lifecycle, name, function)
-        # Here, where no signal comes: a handler that raises would leave the model half loaded.
-        return None if function is None else _warmed_up(lifecycle, name, function)
-
-    def abandoned(failure: BaseException | None) -> None:
-        if function is None or function.is_closed or failure is not None or is_reload:
-            return  # a model that was there before would be there no more
-        with suppress(TritonError, TimeoutError):
-            unload(lifecycle, name, dependents=False, timeout=_REPLACED_S, only=function)
-
-    mark = _log.capture.mark()
+    load = _Load(lifecycle, name, prepare, function)
     try:
         failure = interruptible(
-            call, f"loading model {name!r}", timeout=timeout, abandoned=abandoned, watch=watch
+            load.run,
+            f"loading model {name!r}",
+            timeout=timeout,
+            abandoned=load.abandoned,
+            watch=load.look if function is None else None,
         )
     except TritonError as error:
-        lifecycle.explain(error, mark, name)
+        if load.mark is not None:  # or else Triton knows nothing of it
+            lifecycle.explain(error, load.mark, name)
         raise
     finally:
         _log.capture.forward()
@@ -99,6 +84,63 @@ def load_with(
             raise failure
         finally:
             del failure  # or it and this frame would hold each other
+
+
+class _Load:
+    """A load in its turn, which the caller of `load_with` may have left by then.
+
+    Attributes:
+        mark: Of the log, where it begins; None: it has not begun.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        name: str,
+        prepare: Callable[[], AbstractContextManager[Prepared]],
+        function: FunctionModel | None,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._name = name
+        self._prepare = prepare
+        self._function = function
+        self._watch: _python_backend.StubWatch | None = None
+        self._is_reload = False
+        self.mark: int | None = None
+
+    def run(self) -> BaseException | None:
+        """Wait for the turn, and load; return what a callable raised in its warm-up."""
+        lifecycle, name, function = self._lifecycle, self._name, self._function
+        with turn(lifecycle, name):
+            if function is not None and not function.begin_load():
+                return None  # its caller has left while this waited
+            try:
+                with self._prepare() as (overrides, watch):
+                    self._watch = watch
+                    self.mark = _log.capture.mark()
+                    self._is_reload = _load_in_turn(lifecycle, name, overrides, watch)
+            except BaseException as error:
+                if function is not None:
+                    function.fail_load(error)
+                raise
+            _follow(lifecycle, name, function)
+        # Here, where no signal comes: a handler that raises would leave the model half loaded.
+        return None if function is None else _warmed_up(lifecycle, name, function)
+
+    def look(self) -> None:
+        """Raise when it will never be over."""
+        if self._watch is not None:
+            self._watch()
+
+    def abandoned(self, failure: BaseException | None) -> None:
+        """Unload a callable for which nobody waits any more."""
+        function = self._function
+        if function is None or function.is_closed or failure is not None or self._is_reload:
+            return  # a model that was there before would be there no more
+        with suppress(TritonError, TimeoutError):
+            unload(
+                self._lifecycle, self._name, dependents=False, timeout=_REPLACED_S, only=function
+            )
 
 
 def _load_in_turn(

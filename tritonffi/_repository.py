@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,6 +28,8 @@ from tritonffi._call import (
     out_bool,
     parameters,
 )
+from tritonffi._config_checks import check_config
+from tritonffi._config_text import read_json
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
     AlreadyExistsError,
@@ -49,8 +52,11 @@ from tritonffi._model_files import (
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tritonffi._call import ParameterValue
     from tritonffi._lifecycle import Lifecycle
+    from tritonffi._loading import Prepared
 
 logger = logging.getLogger("tritonffi")
 
@@ -68,108 +74,185 @@ def load(
 
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
-    overrides = _overrides(lifecycle, name, config, files)
-    given = str(overrides["config"]) if "config" in overrides else None
-    watched = _check_files(lifecycle, name, given, files)
-    watch = _python_backend.StubWatch(watched) if watched else None
+    text = None if config is None else config_text(name, config)
+    contents = _contents(name, config, files)
+    _check_input(lifecycle, name, text, contents)
+    prepare = partial(_prepared, lifecycle, name, text, contents)
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
-        load_with(lifecycle, name, overrides, timeout, watch=watch)
+        load_with(lifecycle, name, prepare, timeout)
         for part in dead_parts(lifecycle, name):  # Triton keeps them as they are
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            load_with(lifecycle, part, {}, left, watch=_python_backend.StubWatch([part]))
+            load_with(lifecycle, part, partial(_as_it_is, part), left)
     except InternalError as error:
         if is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir():
             raise
         raise NotFoundError(str(error)) from None
 
 
-def _overrides(
-    lifecycle: Lifecycle,
-    name: str,
-    config: Mapping[str, object] | None,
-    files: Mapping[str, Content] | None,
-) -> dict[str, ParameterValue]:
-    """Return what a load says beside the name; files of a model of ours are written instead."""
-    overrides: dict[str, ParameterValue] = {}
-    if config is not None:
-        overrides["config"] = config_text(name, config)
-    if files is not None:
-        if not isinstance(files, Mapping):
-            raise TypeError(f"model {name!r}: files must be a mapping, not {type(files).__name__}")
-        if files and config is None:
-            raise InvalidArgumentError(f"model {name!r}: files need a config beside them")
-        contents = {_relative(name, path): _bytes_of(name, path, files[path]) for path in files}
-        if is_in_repositories(lifecycle, name):
-            overrides |= {f"file:{path}": content for path, content in contents.items()}
-        elif contents:
-            _write(lifecycle, name, contents)
-    if overrides and not is_in_repositories(lifecycle, name):
+def _contents(
+    name: str, config: Mapping[str, object] | None, files: Mapping[str, Content] | None
+) -> dict[str, bytes] | None:
+    """Return copies of what the user gave as files."""
+    if files is None:
+        return None
+    if not isinstance(files, Mapping):
+        raise TypeError(f"model {name!r}: files must be a mapping, not {type(files).__name__}")
+    if files and config is None:
+        raise InvalidArgumentError(f"model {name!r}: files need a config beside them")
+    return {_relative(name, path): _bytes_of(name, path, files[path]) for path in files}
+
+
+def _check_input(
+    lifecycle: Lifecycle, name: str, config: str | None, contents: Mapping[str, bytes] | None
+) -> None:
+    """Refuse at once what is wrong whatever the model's folder holds, which is not looked at."""
+    if config is None:
+        return
+    if contents:  # in place of all that is there
+        check_model(_folder(lifecycle, name), config, _sizes(contents))
+    else:
+        check_config(read_json(config) or {}, name, None)
+
+
+@contextmanager
+def _prepared(
+    lifecycle: Lifecycle, name: str, config: str | None, contents: Mapping[str, bytes] | None
+) -> Iterator[Prepared]:
+    """Have a model's folder as its load needs it; it is as it was where that is refused."""
+    with lifecycle.use():
+        lifecycle.handle()
+        is_ours = not is_in_repositories(lifecycle, name)
+        folder = lifecycle.repository / name
         # Serve the private repository, or Triton's index would not know the model.
-        with lifecycle.use():
-            lifecycle.handle()
-            if not (lifecycle.repository / name).is_dir():
-                (lifecycle.repository / name / "1").mkdir(parents=True)
-    return overrides
+        is_made = is_ours and config is not None and not contents and not folder.is_dir()
+        if is_made:
+            (folder / "1").mkdir(parents=True)
+        try:
+            watched = _check_files(lifecycle, name, config, contents)
+        except BaseException:
+            if is_made:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        watch = _python_backend.StubWatch(watched) if watched else None
+        overrides: dict[str, ParameterValue] = {} if config is None else {"config": config}
+        if contents and is_ours:
+            with _written(lifecycle, name, contents):
+                yield overrides, watch
+        else:
+            overrides |= {f"file:{path}": content for path, content in (contents or {}).items()}
+            yield overrides, watch
+
+
+@contextmanager
+def _as_it_is(name: str) -> Iterator[Prepared]:
+    """Prepare the load of a part of an ensemble that has a dead process."""
+    yield {}, _python_backend.StubWatch([name])
 
 
 def _check_files(
-    lifecycle: Lifecycle, name: str, config: str | None, files: Mapping[str, Content] | None
+    lifecycle: Lifecycle, name: str, config: str | None, contents: Mapping[str, bytes] | None
 ) -> set[str]:
     """Refuse a load that would never be over; return the models that get python processes."""
-    folder = [*_folders(lifecycle, name), lifecycle.repository / name][0]
+    folder = _folder(lifecycle, name)
     variant = lifecycle.options.model_config_name
-    sizes = {path: memoryview(content).nbytes for path, content in (files or {}).items()}
-    own = {name} if check_model(folder, config, sizes or None, variant=variant) else set()
+    sizes = _sizes(contents) if contents else None
+    own = {name} if check_model(folder, config, sizes, variant=variant) else set()
     find = partial(_folders, lifecycle)
     parts = check_parts(folder, config, find, variant=variant)
     if config is not None:
-        known = {**lifecycle.parts, name: parts_of(folder, config)}
-        check_circles([name], find, known, variant=variant)
-        lifecycle.parts[name] = known[name]
+        with _known_parts(lifecycle, name, parts_of(folder, config)) as known:
+            check_circles([name], find, known, variant=variant)
     else:
-        known = {k: v for k, v in lifecycle.parts.items() if k != name}
+        known = dict(lifecycle.parts)
+        known.pop(name, None)
         check_circles([name], find, known, variant=variant)
     if parts:
-        with lifecycle.use():
-            parts -= lifecycle.loaded(lifecycle.handle())
+        parts -= lifecycle.loaded(lifecycle.handle())
     return own | parts
 
 
-def _write(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> None:
-    """Make a model's folder in the private repository, in place of the one that was there.
+@contextmanager
+def _known_parts(
+    lifecycle: Lifecycle, name: str, parts: list[str]
+) -> Iterator[dict[str, list[str]]]:
+    """Have it known what a model is made of, for good unless that is refused.
+
+    And before it is checked: of two loads that would close a circle together, one at least sees the
+    other.
+    """
+    before = lifecycle.parts.get(name)
+    lifecycle.parts[name] = parts
+    try:
+        yield dict(lifecycle.parts)
+    except BaseException:
+        if before is None:
+            lifecycle.parts.pop(name, None)
+        else:
+            lifecycle.parts[name] = before
+        raise
+
+
+def _sizes(contents: Mapping[str, bytes]) -> dict[str, int]:
+    return {path: len(content) for path, content in contents.items()}
+
+
+@contextmanager
+def _written(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> Iterator[None]:
+    """Have a model's folder in the private repository, in place of the one that was there.
 
     Triton would keep files that it gets with a load where only that load finds them, and look in
-    vain for those of a part when it loads an ensemble.
+    vain for those of a part when it loads an ensemble. Where the load fails, the folder that was
+    there before is there again: the model that was loaded from it goes on.
     """
-    with lifecycle.use():
-        lifecycle.handle()
-        made = pathlib.Path(tempfile.mkdtemp(dir=lifecycle.repository.parent))
+    folder = lifecycle.repository / name
+    aside = pathlib.Path(tempfile.mkdtemp(dir=lifecycle.repository.parent))
+    made, before = aside / "made", aside / "before"
+    try:
+        for path, content in contents.items():
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).write_bytes(content)
+        if folder.is_dir():
+            folder.rename(before)
         try:
-            for path, content in contents.items():
-                (made / path).parent.mkdir(parents=True, exist_ok=True)
-                (made / path).write_bytes(content)
-            folder = lifecycle.repository / name
-            shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
-        except OSError:
-            shutil.rmtree(made, ignore_errors=True)
+            yield
+        except BaseException:
+            if before.is_dir():
+                shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # as far as that is possible
+                    before.rename(folder)
             raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
-def make_version(lifecycle: Lifecycle, name: str, *, is_new: bool) -> None:
-    """Make a folder for a function in the private repository; Triton's index asks for one.
+@contextmanager
+def new_version(
+    lifecycle: Lifecycle, name: str, config: str, *, is_new: bool
+) -> Iterator[Prepared]:
+    """Have a folder for a function in the private repository; Triton's index asks for one.
 
     Args:
         lifecycle: The server's.
         name: The function's name.
+        config: The function's.
         is_new: Whether it must be another one than before, under which Triton has stored answers.
     """
     with lifecycle.use():
         lifecycle.handle()
         folder = lifecycle.repository / name
         last = max((int(path.name) for path in folder.glob("[0-9]*")), default=0)
-        (folder / str(last + 1 if is_new else max(1, last))).mkdir(parents=True, exist_ok=True)
+        version = folder / str(last + 1 if is_new else max(1, last))
+        was_there = version.is_dir()
+        version.mkdir(parents=True, exist_ok=True)
+        try:
+            yield {"config": config}, None
+        except BaseException:
+            if last and not was_there:  # the one before goes on as the last version
+                with suppress(OSError):
+                    version.rmdir()
+            raise
 
 
 def config_text(name: str, config: Mapping[str, object]) -> str:
@@ -317,6 +400,11 @@ def is_in_repositories(lifecycle: Lifecycle, name: str) -> bool:
     ):
         return True
     return bool(_folders(lifecycle, name))
+
+
+def _folder(lifecycle: Lifecycle, name: str) -> pathlib.Path:
+    """Return the folder of a model, which may be one that we are yet to make."""
+    return [*_folders(lifecycle, name), lifecycle.repository / name][0]
 
 
 def _folders(lifecycle: Lifecycle, name: str) -> list[pathlib.Path]:

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tritonffi import _library, _loading, _repository
@@ -437,9 +438,11 @@ class Server(Closing):
         try:
             text = _repository.config_text(name, model.config)
             model.start(timeout)
-            _repository.make_version(lifecycle, name, is_new=model.is_cached)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            _loading.load_with(lifecycle, name, {"config": text}, left, model)
+            prepare = partial(
+                _repository.new_version, lifecycle, name, text, is_new=model.is_cached
+            )
+            _loading.load_with(lifecycle, name, prepare, left, model)
         except BaseException as error:
             model.leave(error)
             raise
