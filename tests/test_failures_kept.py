@@ -98,6 +98,24 @@ def in_a_sequence(model, array):
     model.sequence(5).infer({"INPUT0": array}, **FAILING)
 
 
+def streamed(model, array):
+    """Read the one response of a stream."""
+    next(model.stream({"INPUT0": array}, **FAILING))
+
+
+def streamed_in_a_loop(model, array):
+    """Await it."""
+
+    async def run():
+        try:
+            await anext(model.async_stream({"INPUT0": array}, **FAILING))
+        except NotFoundError as error:
+            return str(error)
+
+    message = asyncio.run(run())
+    raise NotFoundError(message)
+
+
 def awaited(model, array):
     """Await the response."""
 
@@ -136,6 +154,8 @@ def mapped_in_a_loop(model, array):
         prepared,
         in_a_sequence,
         awaited,
+        streamed,
+        streamed_in_a_loop,
         mapped_in_a_loop,
     ],
 )

@@ -197,6 +197,8 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
             if self._return_errors:
                 return error  # type: ignore[return-value]
             raise
+        finally:
+            del head  # or an error and this frame would hold each other
 
     async def _next(self) -> Inference | Exception:
         while True:
@@ -315,7 +317,10 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         self._close()
         failure, self._failure = self._failure, None
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # or it and this frame would hold each other
         raise StopAsyncIteration
 
     async def __aenter__(self) -> Self:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tritonffi._closing import Unique
 from tritonffi._completion import CompletionQueue
-from tritonffi._errors import ClosedError, TritonError
+from tritonffi._errors import ClosedError, TritonError, anew
 from tritonffi._inference import Inference
 from tritonffi._native import lib
 from tritonffi._response import Response
@@ -376,7 +376,7 @@ class AsyncResponseStream(Unique, AsyncIterator[Response]):
             self._close()
             raise StopAsyncIteration
         if isinstance(outcome, TritonError):
-            raise outcome
+            raise anew(outcome)  # or this frame would hold what it raises
         return outcome
 
     async def __aenter__(self) -> Self:

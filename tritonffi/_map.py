@@ -253,7 +253,10 @@ class ResponseMap(Closing, Iterator[T_co]):
         self.close()
         failure, self._failure = self._failure, None
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # or it and this frame would hold each other
         raise StopIteration
 
     def close(self) -> None:

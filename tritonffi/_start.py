@@ -150,7 +150,10 @@ def new_server(options: ServerOptions, folder: Path) -> NativeServer:
     failure = _failure(server.handle, options, lines, context) if judged else None
     if failure is not None:
         undo(server)
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # or it and this frame would hold each other
     return server
 
 

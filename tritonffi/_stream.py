@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tritonffi._closing import Closing
 from tritonffi._completion import CompletionQueue
-from tritonffi._errors import InvalidArgumentError, QueueFullError, TritonError
+from tritonffi._errors import InvalidArgumentError, QueueFullError, TritonError, anew
 from tritonffi._inference import Inference
 from tritonffi._native import lib
 from tritonffi._response import Response
@@ -144,7 +144,7 @@ class ResponseStream(Closing, Iterator[Response]):
                 self.close()
                 raise StopIteration
         if isinstance(outcome, TritonError):
-            raise outcome
+            raise anew(outcome)  # or this frame would hold what it raises
         return outcome
 
     def __repr__(self) -> str:
