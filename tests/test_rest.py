@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +93,54 @@ def test_each_thread_that_runs_is_waited_for_until_it_has_slept_or_run_long(monk
     monkeypatch.setattr(_rest, "_REST_S", 0.01)
     _rest._wait_rest()
     assert 0 < len(looks) < 999
+
+
+def test_where_the_system_does_not_tell_what_runs_a_model_is_let_go_all_the_same(
+    server, monkeypatch
+):
+    """Triton was told: an error would leave the books as if the model were still there."""
+    spec = {"inputs": {"x": ("FP32", [1])}, "outputs": {"y": ("FP32", [1])}}
+    model = server.load_function("blind", lambda x: x, **spec)
+    monkeypatch.setattr(_rest, "_TASKS", "/nonexistent/task")
+    server.load_function("blind", lambda x: x + 1, **spec)
+    assert model.infer({"x": [1.0]})["y"].tolist() == [2]
+    server.unload("blind")
+    assert "blind" not in server._lifecycle.functions
+
+
+@pytest.mark.parametrize(
+    ("error", "waited", "raised"),
+    [
+        (OSError(errno.EMFILE, "too many open files"), [_rest._BLIND_S], None),
+        (OSError(errno.ENOENT, "no /proc"), [_rest._BLIND_S], None),
+        (TimeoutError("of a signal handler"), [], TimeoutError),
+    ],
+    ids=["descriptors", "proc", "a handler"],
+)
+def test_what_cannot_be_seen_is_waited_for_blindly(monkeypatch, error, waited, raised):
+    """For a fixed time; what a signal handler raises is none of the system's errors."""
+    sleeps = []
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(_rest.os, "listdir", fail)
+    monkeypatch.setattr(_rest.time, "sleep", sleeps.append)
+    with pytest.raises(raised) if raised else nullcontext():
+        _rest._wait_rest()
+    assert sleeps == waited
+
+
+def test_a_thread_that_cannot_be_read_has_not_ended(monkeypatch):
+    """The last descriptor may go to another between the list of threads and the first of them."""
+
+    def fail(_):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(_rest.threading, "enumerate", list)
+    monkeypatch.setattr(_rest.Path, "read_bytes", fail)
+    with pytest.raises(OSError, match="too many"):
+        _rest._running()
 
 
 @pytest.mark.parametrize("count", [1, 3])
