@@ -19,6 +19,7 @@ from tritonffi import (
     RateLimitMode,
     Server,
     ServerOptions,
+    log_settings,
 )
 
 DECLARED = (Path(__file__).parent.parent / "csrc" / "tritonserver.h").read_text()
@@ -107,6 +108,11 @@ def test_values_become_c_calls(field, value, setter, expected):
     assert calls(**{field: value})[setter] == expected
 
 
+DEEP = {}
+for _ in range(100_000):
+    DEEP = {"a": DEEP}
+
+
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
@@ -140,6 +146,10 @@ def test_values_become_c_calls(field, value, setter, expected):
         ),
         ("gpu_metrics", "no", TypeError),
         ("log_file", 1, TypeError),
+        ("log_verbose", 2**31, ValueError),
+        ("cache_config", {"local": {"size": object()}}, TypeError),
+        ("cache_config", {"local": {"size": float("nan")}}, ValueError),
+        ("cache_config", {"local": {"deep": DEEP}}, ValueError),
     ],
 )
 def test_wrong_values_are_refused_by_name(field, value, error):
@@ -172,6 +182,23 @@ def test_settings_that_would_end_the_process_are_refused(field, name, key, most,
         ServerOptions(**{field: {"other": {key: beyond}}})
 
 
+class BytesPath:
+    """A path of bytes, as those of `os.scandir` are that was given bytes."""
+
+    def __fspath__(self):
+        """Return it."""
+        return b"models"
+
+
+def test_a_path_may_be_of_bytes():
+    """It is the same one."""
+    options = ServerOptions(model_repository=BytesPath(), log_file=BytesPath())
+    assert options.paths("model_repository") == [str(Path("models").absolute())]
+    assert options.paths("log_file") == options.paths("model_repository")
+    (path,) = [arguments for _, arguments, what in options.calls() if what == "option log_file"]
+    assert path == (b"models",)
+
+
 def test_every_option_can_be_applied(tmp_path):
     """A server starts with a value for each option that a machine without a GPU can take."""
     fields = {
@@ -200,5 +227,7 @@ def test_every_option_can_be_applied(tmp_path):
         "model_load_device_limits": [ModelLoadDeviceLimit(InstanceGroupKind.GPU, 0, 0.5)],
         "repo_agent_directory": tmp_path,
     }
+    log = log_settings()
     with Server(tmp_path, **fields) as server:
         assert server.metadata()["name"] == "all"
+    log_settings(info=log.info, verbose=log.verbose, format=log.format)

@@ -181,6 +181,10 @@ def _uint(value: object, what: str) -> Iterator[Arguments]:
     yield (_int_of(value, what, 0, _UINT_MAX),)
 
 
+def _int(value: object, what: str) -> Iterator[Arguments]:
+    yield (_int_of(value, what, 0, _INT_MAX),)
+
+
 def _threads(value: object, what: str) -> Iterator[Arguments]:
     # Triton does not catch that the system has no more, which ends the process.
     yield (_int_of(value, what, 0, _MOST_THREADS),)
@@ -226,7 +230,14 @@ def _sizes_by_device(value: object, what: str) -> Iterator[Arguments]:
 
 def _json_by_name(value: object, what: str) -> Iterator[Arguments]:
     for name, settings in _mapping_of(value, what).items():
-        text = json.dumps(dict(_mapping_of(settings, f"{what}[{name!r}]")))
+        where = f"{what}[{name!r}]"
+        plain = dict(_mapping_of(settings, where))
+        try:
+            text = json.dumps(plain, allow_nan=False)
+        except (RecursionError, TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            message = f"{where} cannot be written as JSON: {error}"
+            raise kind(message) from error
         yield (_text_of(name, what), encode(text, what))
 
 
@@ -417,7 +428,7 @@ class ServerOptions:
     log_warn: bool = _row(True, "ServerOptionsSetLogWarn", _flag)
     log_error: bool = _row(True, "ServerOptionsSetLogError", _flag)
     log_format: LogFormat = _row(LogFormat.DEFAULT, "ServerOptionsSetLogFormat", _choice(LogFormat))
-    log_verbose: int = _row(0, "ServerOptionsSetLogVerbose", _uint)
+    log_verbose: int = _row(0, "ServerOptionsSetLogVerbose", _int)
     metrics: bool = _row(True, "ServerOptionsSetMetrics", _flag)
     gpu_metrics: bool | None = _row(None, "ServerOptionsSetGpuMetrics", _flag_unless_none)
     cpu_metrics: bool = _row(True, "ServerOptionsSetCpuMetrics", _flag)
@@ -458,7 +469,7 @@ class ServerOptions:
         # Not resolve(): what a link points to may change, and is the user's business.
         return [
             item if "://" in item else os.path.abspath(item)  # noqa: PTH100
-            for item in map(os.fspath, items)
+            for item in map(os.fsdecode, items)  # a path's own form may be bytes
         ]
 
     def apply(self, options: object) -> None:
