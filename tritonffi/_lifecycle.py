@@ -24,10 +24,9 @@ from tritonffi._enums import ModelControlMode
 from tritonffi._errors import ClosedError, TritonError
 from tritonffi._inference import why_left
 from tritonffi._loaded import LoadedModels
-from tritonffi._log_settings import started_with
 from tritonffi._native import lib
 from tritonffi._process import FRESH_S, NativeServer, process
-from tritonffi._start import HINTS, log_settings, new_server, private_repository, resolved, undo
+from tritonffi._start import HINTS, new_server, private_repository, resolved, undo
 from tritonffi._users import Users
 
 if TYPE_CHECKING:
@@ -89,7 +88,6 @@ class Lifecycle(LoadedModels):
             _leftovers.make_folder(folder)
             _log.capture.watch(self)
             options = resolved(self.options, self._library, folder)
-            started_with(log_settings(options))
             watch = _python_backend.StubWatch()
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)

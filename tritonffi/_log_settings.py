@@ -9,17 +9,24 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tritonffi import _library
 from tritonffi._call import check, encode, encode_path
 from tritonffi._enums import LogFormat, LogLevel
+from tritonffi._errors import TritonError, UnavailableError
 from tritonffi._log import capture, options_of_nobody, set_log_file
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import EllipsisType
+
+# How long a start waits for who changes the settings, which takes a few calls of C: where it takes
+# longer, a signal handler has interrupted that, and may be the very one that starts a server.
+_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ def log_settings(
         changes["file"] = file
     wanted = replace(LogSettings(), **changes)  # type: ignore[arg-type]  # refuses what is wrong
     if wanted.file is not None:
-        changes["file"] = os.path.abspath(wanted.file)  # noqa: PTH100
+        changes["file"] = os.path.abspath(os.fsdecode(wanted.file))  # noqa: PTH100
     _library.load()
     with _state.lock:
         _ensure_captured()
@@ -122,12 +129,38 @@ def log_settings(
     return holds
 
 
-def started_with(settings: LogSettings) -> None:
-    """Note what a server's options are about to set."""
-    with _state.lock:
-        _state.settings = settings
-        _state.is_set = True
-        capture.in_use = settings.file is None
+@contextmanager
+def starting_with(settings: LogSettings, what: str) -> Iterator[str]:
+    """Note what a server's options set in a `with` block; where that fails, put back what was.
+
+    Args:
+        settings: What the options say.
+        what: Whose they are, for messages.
+
+    Yields:
+        The path of the captured log, which is Triton's log file where the settings have none.
+
+    Raises:
+        UnavailableError: The log cannot be captured, as it has to be.
+    """
+    has_lock = _state.lock.acquire(timeout=_PATIENCE_S)
+    try:
+        with capture.steady() as path:
+            if settings.file is None:
+                _check_captured(path, what)
+            try:
+                yield path
+            except BaseException:
+                with suppress(TritonError):
+                    _apply(_state.settings)
+                    _state.is_set = True
+                raise
+            _state.settings = settings
+            _state.is_set = True
+            capture.in_use = settings.file is None
+    finally:
+        if has_lock:
+            _state.lock.release()
 
 
 def log_message(level: LogLevel, message: str, *, stacklevel: int = 1) -> None:
@@ -182,13 +215,25 @@ def _ensure_captured() -> None:
     """Without a server so far, Triton's log goes to the terminal: take it from there."""
     if not _state.is_set:
         with capture.steady() as path:
+            _check_captured(path, "log")
             set_log_file(path)
         _state.is_set = True
+
+
+def _check_captured(path: str, what: str) -> None:
+    """Refuse what Triton could not open: it would say so of a file that nobody has named."""
+    if not os.path.exists(path):  # noqa: PTH110
+        raise UnavailableError(
+            f"{what}: Triton's log comes by way of /proc, which is not there: mount it, or have "
+            "the log in a file"
+        )
 
 
 def _apply(settings: LogSettings) -> None:
     what = "log settings" if settings.file is None else f"log settings, file {settings.file!r}"
     with options_of_nobody() as options, capture.steady() as captured:
+        if settings.file is None:
+            _check_captured(captured, what)
         # The file first: it is the one thing that can be refused.
         path = encode_path(captured if settings.file is None else settings.file, "log file")
         for setter, value in (

@@ -25,7 +25,7 @@ from tritonffi._enums import ErrorCode, ModelControlMode
 from tritonffi._errors import InvalidArgumentError, TritonError, error_from_code
 from tritonffi._index import READY, index
 from tritonffi._library import assemble_backends
-from tritonffi._log_settings import LogSettings
+from tritonffi._log_settings import LogSettings, starting_with
 from tritonffi._model_files import check_start
 from tritonffi._native import ffi, lib
 from tritonffi._process import NativeServer, process
@@ -50,7 +50,7 @@ HINTS: Final = {
 }
 
 
-def log_settings(options: ServerOptions) -> LogSettings:
+def _log_settings(options: ServerOptions) -> LogSettings:
     """Return what options say of the log."""
     return LogSettings(
         info=options.log_info,
@@ -58,7 +58,7 @@ def log_settings(options: ServerOptions) -> LogSettings:
         error=options.log_error,
         verbose=options.log_verbose,
         format=options.log_format,
-        file=None if options.log_file is None else os.fspath(options.log_file),
+        file=options.log_file,
     )
 
 
@@ -92,6 +92,9 @@ def resolved(options: ServerOptions, library: Library, folder: Path) -> ServerOp
     }
     if options.model_control_mode is not ModelControlMode.EXPLICIT:
         changes["startup_models"] = ()
+    for name in ("log_file", "cache_directory", "repo_agent_directory"):
+        if getattr(options, name) is not None:  # one place, wherever the process goes later
+            (changes[name],) = options.paths(name)
     if options.cache_directory is None and library.caches is not None:
         changes["cache_directory"] = library.caches
     if options.repo_agent_directory is None and library.repoagents is not None:
@@ -118,6 +121,7 @@ def new_server(options: ServerOptions, folder: Path) -> NativeServer:
     Raises:
         TritonError: As Triton itself says it.
         InvalidArgumentError: It would wait for a model for ever, or crash with one.
+        UnavailableError: There is no /proc, by way of which the log comes.
 
     C: ``TRITONSERVER_ServerNew``
     """
@@ -132,7 +136,7 @@ def new_server(options: ServerOptions, folder: Path) -> NativeServer:
             lib.TRITONSERVER_ServerOptionsNew,
             lib.TRITONSERVER_ServerOptionsDelete,
         ) as native:
-            with _log.capture.steady() as log_file:
+            with starting_with(_log_settings(options), context) as log_file:
                 if options.log_file is None:
                     options = dataclasses.replace(options, log_file=log_file)
                 dataclasses.replace(
