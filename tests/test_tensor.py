@@ -227,6 +227,21 @@ def test_large_copy_begins_on_a_page():
         assert read(tensor) == value.tobytes()
 
 
+@pytest.mark.parametrize("row", NUMERIC, ids=lambda row: row.name)
+def test_dtype_without_a_byte_order_is_refused_by_name(row):
+    """The way that numpy has to ask for one in the machine's order raises for some."""
+    dtypes = [np.dtype(ml_dtypes.float8_e5m2), np.dtype("V2"), np.dtype([("a", ">f4")])]
+    if hasattr(np, "dtypes") and hasattr(np.dtypes, "StringDType"):
+        dtypes.append(np.dtypes.StringDType())
+    for dtype in dtypes:
+        array = np.zeros(2, dtype)
+        for value in (array, [array]):
+            with pytest.raises((TypeError, InvalidArgumentError)) as caught:
+                to_tensor(value, row.name, WHAT)
+            assert str(caught.value).startswith(f"{WHAT}: expected {row.name} (")
+            assert str(caught.value).endswith(f", got an array of {dtype}")
+
+
 def test_equal_dtype_that_is_another_object_is_not_copied(rooms):
     """Unpickled arrays have such dtypes."""
     value = pickle.loads(pickle.dumps(np.arange(6, dtype=np.float32)))

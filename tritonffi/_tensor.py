@@ -310,13 +310,17 @@ def _is_of(dtype: np.dtype[np.generic], row: ElementType) -> bool:
     """Whether a dtype is the type's, in whatever byte order."""
     if row is _BF16 and dtype.name == "bfloat16":
         return True
-    return dtype.newbyteorder("=") == row.storage
+    if dtype == row.storage:
+        return True
+    # Not of each: a dtype that has no byte order of its own may raise, as StringDType does.
+    return not dtype.isnative and dtype.newbyteorder("=") == row.storage
 
 
 def _mismatch(dtype: np.dtype[np.generic], row: ElementType, what: str) -> Exception:
     """Say that an array has the wrong dtype: a TypeError where no tensor is made of it."""
     wanted = _WANTED.get(row.name, row.dtype.name)
-    kind = InvalidArgumentError if dtype.kind in "biufSU" or dtype.name == "bfloat16" else TypeError
+    is_known = dtype.kind in "biufSUT" or dtype.name == "bfloat16"
+    kind = InvalidArgumentError if is_known else TypeError
     return kind(f"{what}: expected {row.name} ({wanted}), got an array of {dtype}")
 
 
