@@ -9,6 +9,7 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
+from _lenders import CudaArray, Driver, Lender
 from numpy.lib import NumpyVersion
 
 from tritonffi import (
@@ -30,58 +31,6 @@ LENDS_READ_ONLY = NumpyVersion(np.__version__) >= "2.1.0"
 REPORT = {"report": True}
 MASKED = np.ma.masked_array(np.float32([1, 2]), [0, 1])
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-
-class Lender:
-    """An array that is offered over DLPack alone, perhaps under the name of another device."""
-
-    def __init__(self, memory, *, device=None, versioned=True):
-        """Lend `memory`."""
-        self.memory = memory
-        self.device = device
-        self.versioned = versioned
-        self.streams = []
-
-    def __dlpack_device__(self):
-        """Say where it is."""
-        return self.device or (1, 0)
-
-    def __dlpack__(self, stream=None, **keywords):
-        """Lend it, and note for which stream."""
-        if not self.versioned and keywords:
-            raise TypeError("unexpected keyword max_version")
-        self.streams.append(stream)
-        return self.memory.__dlpack__(**keywords)
-
-
-class CudaArray:
-    """An array with `__cuda_array_interface__`, whose GPU is in truth the CPU."""
-
-    def __init__(self, memory, **more):
-        """Offer `memory`."""
-        self.memory = memory
-        self.__cuda_array_interface__ = {**memory.__array_interface__, "version": 3, **more}
-
-
-class Driver:
-    """Stands for libcuda: one GPU, number 5, whose streams are always done."""
-
-    def __init__(self):
-        """Note the calls."""
-        self.calls = []
-
-    def __getattr__(self, function):
-        """Succeed, with the answers that are looked at."""
-
-        def call(*arguments):
-            self.calls.append((function, *(a for a in arguments if isinstance(a, int))))
-            if function == "cuPointerGetAttribute":
-                arguments[0]._obj.value = 5
-            if function == "cuStreamSynchronize":
-                self.calls[-1] += (arguments[0].value,)
-            return 0
-
-        return call
 
 
 @pytest.fixture
@@ -355,6 +304,38 @@ def test_bfloat16_comes_over_dlpack(server, versioned):
         {"INPUT0": value}, out={"OUTPUT0": Bfloat16(out, versioned=versioned)}
     )
     assert out.tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("device", [(1, 0), (3, 0)])
+def test_the_bits_of_bfloat16_come_over_dlpack(server, device):
+    """As uint16, which an array of numpy's may hold too."""
+    value = np.array([1.5, -2], ml_dtypes.bfloat16)
+    lender = Lender(value.view(np.uint16), device=device)
+    for data in (lender, Chunks([lender])):
+        assert echo_of(server.model("echo_bf16"), data).tobytes() == value.tobytes()
+    with pytest.raises(InvalidArgumentError, match="expected BF16, got an array of INT16"):
+        echo_of(server.model("echo_bf16"), Lender(value.view(np.int16), device=device))
+
+
+class Both(Lender):
+    """An array over DLPack and over numpy's protocol."""
+
+    def __array__(self, dtype=None, copy=None):
+        """Return the array."""
+        if self.memory is None:
+            raise TypeError("no array")
+        return self.memory
+
+
+def test_an_array_does_where_its_dlpack_does_not(server):
+    """The one of numpy has no BF16; and what is not in C order is copied."""
+    model = server.model("echo_bf16")
+    value = np.array([1.5, 0, -2], ml_dtypes.bfloat16)
+    for data in (value, value[::2], value.view(np.uint16)[::2]):
+        for given in (Both(data), Chunks([Both(data)])):
+            assert echo_of(model, given).tobytes() == data.tobytes()
+    with pytest.raises(TypeError, match="this Both does not lend its memory"):
+        echo_of(model, Both(None))
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from tritonffi._bytes import format_shape
 from tritonffi._call import encode
 from tritonffi._enums import MemoryType
 from tritonffi._errors import InvalidArgumentError, counted
-from tritonffi._lent import Lent, borrow, is_elsewhere
-from tritonffi._lists import offers
+from tritonffi._lent import borrow, is_elsewhere
+from tritonffi._lists import ARRAY_PROTOCOLS, offers
 from tritonffi._native import ffi
 from tritonffi._tensor import element_type, to_tensor
 
@@ -137,9 +137,10 @@ def pieces_of(value: object, spec: TensorSpec, what: str, *, batching: bool) -> 
         return _chunks(value, spec.datatype, what)
     if isinstance(value, Raw):
         return _raw(value, spec, what, batching=batching)
-    if _is_lent(value, spec.datatype):
-        lent = _borrow(value, spec.datatype, what)
-        return Pieces(lent.shape, [_piece_of_lent(lent)])
+    lent = _borrow(value, spec.datatype, what)
+    if lent is not None:
+        shape, piece = lent
+        return Pieces(shape, [piece])
     return None
 
 
@@ -160,22 +161,30 @@ def _sequence(parts: object, what: str) -> tuple[object, ...]:
     return tuple(parts)
 
 
-def _is_lent(value: object, datatype: str) -> bool:
-    """Whether numpy cannot read an array: for its place, or as BF16, which it does not know."""
+def _borrow(value: object, datatype: str, what: str) -> tuple[tuple[int, ...], Piece] | None:
+    """Take what numpy cannot read, for its place, or as BF16, which it does not know.
+
+    Returns:
+        The shape, and the memory; None: numpy can.
+    """
     if isinstance(value, np.ndarray):
-        return False
-    return is_elsewhere(value) or (datatype == "BF16" and offers(value, "__dlpack_device__"))
-
-
-def _borrow(value: object, datatype: str, what: str) -> Lent:
-    lent = borrow(value, what)
-    if lent.datatype != datatype:
+        return None
+    is_here = not is_elsewhere(value)
+    if is_here and not (datatype == "BF16" and offers(value, "__dlpack_device__")):
+        return None
+    try:
+        lent = borrow(value, what)
+    except (TypeError, InvalidArgumentError) as error:
+        if not is_here or not offers(value, *ARRAY_PROTOCOLS):
+            raise
+        try:  # its array may do: numpy's own DLPack has no BF16 either
+            data, shape, byte_size = to_tensor(value, datatype, what)
+        except (TypeError, InvalidArgumentError):
+            raise error from error.__cause__
+        return shape, Piece(data, byte_size)
+    if lent.datatype != datatype and (datatype, lent.datatype) != ("BF16", "UINT16"):
         raise InvalidArgumentError(f"{what}: expected {datatype}, got an array of {lent.datatype}")
-    return lent
-
-
-def _piece_of_lent(lent: Lent) -> Piece:
-    return Piece(lent.data, lent.byte_size, lent.memory_type, lent.memory_type_id)
+    return lent.shape, Piece(lent.data, lent.byte_size, lent.memory_type, lent.memory_type_id)
 
 
 def _piece_of_bytes(part: bytes | bytearray | memoryview, what: str) -> Piece:
@@ -232,10 +241,9 @@ def _join(
             if shape is None:
                 raise InvalidArgumentError(f"{whose} is bytes: say the shape of the whole")
             pieces.append(_piece_of_bytes(part, whose))
-        elif _is_lent(part, datatype):
-            lent = _borrow(part, datatype, whose)
-            pieces.append(_piece_of_lent(lent))
-            shapes.append(lent.shape)
+        elif (lent := _borrow(part, datatype, whose)) is not None:
+            shapes.append(lent[0])
+            pieces.append(lent[1])
         else:
             data, part_shape, byte_size = to_tensor(part, datatype, whose)
             pieces.append(Piece(data, byte_size))
