@@ -23,7 +23,6 @@ from tritonffi import (
     MetricSample,
     Server,
     UnsupportedError,
-    parse_metrics,
 )
 
 COUNTER, GAUGE, HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
@@ -401,69 +400,3 @@ def test_what_goes_in_comes_out(server, description, labels, value):
         (sample,) = parsed.samples
         assert dict(sample.labels) == labels
         assert sample.value == pytest.approx(value, rel=1e-15, abs=0, nan_ok=True)
-
-
-def test_the_format_is_read_in_full():
-    """What Triton does not write, but others may: timestamps, summaries, no type, odd spaces."""
-    parsed = parse_metrics(
-        "# a comment\n"
-        "#no comment of ours\n"
-        "\n"
-        "# TYPE s summary\n"
-        '# HELP s back\\\\slash, new\\nline, \\other "quotes"\n'
-        's{quantile="0.5"} 1.5e-3 1700000000000\n'
-        "s_sum 2.\n"
-        "s_count +3\n"
-        "bare .5\n"
-        'spaced { a = "1" , b="}, {" ,} -Inf -5 \n'.replace("spaced {", "spaced{")
-        + "s_bucket NaN\n"
-        "# TYPE empty counter\n"
-    )
-    assert list(parsed) == ["s", "bare", "spaced", "s_bucket", "empty"]
-    assert parsed["s"].description == 'back\\slash, new\nline, \\other "quotes"'
-    assert parsed["s"].kind == "summary"
-    assert parsed["s"].samples == (
-        MetricSample("s", {"quantile": "0.5"}, 0.0015, 1700000000000),
-        MetricSample("s_sum", {}, 2.0),
-        MetricSample("s_count", {}, 3.0),
-    )
-    assert parsed["bare"] == MetricFamilySamples("bare", samples=(MetricSample("bare", {}, 0.5),))
-    (spaced,) = parsed["spaced"].samples
-    assert (dict(spaced.labels), spaced.value) == ({"a": "1", "b": "}, {"}, -math.inf)
-    assert spaced.timestamp_ms == -5
-    assert math.isnan(parsed["s_bucket"].value())
-    assert parsed["empty"] == MetricFamilySamples("empty", "counter")
-    assert parse_metrics("") == {}
-    assert parse_metrics("# TYPE c counter\r\n \tc 1\r\n")["c"].value() == 1.0
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "name",
-        "name one",
-        "name 1_0",
-        "name 0x1",
-        "name ١",  # noqa: RUF001 (a digit, but not of the format)
-        "name 1 2 3",
-        "name 1 1.5",
-        "9name 1",
-        "na-me 1",
-        'name{a="1" 1',
-        'name{a="1"b="2"} 1',
-        'name{a="1",a="2"} 1',
-        "name{a=1} 1",
-        "name{a='1'} 1",
-        'name{9="1"} 1',
-        "name{,} 1",
-        'name{a="1\\"} 1',
-        "# TYPE name timer",
-        "# TYPE name",
-        "# TYPE before counter",
-    ],
-)
-def test_what_is_not_of_the_format_is_refused(line):
-    """With its number and its text."""
-    with pytest.raises(InvalidArgumentError, match="metrics, line 2: ") as raised:
-        parse_metrics(f"before 1\n{line}\nafter 1\n")
-    assert repr(line) in str(raised.value)

@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_COMMENT = rf"# (HELP|TYPE) ({_NAME})(?: (.*))?"
-_SAMPLE = rf"({_NAME})(?:\{{(.*)\}})?[ \t]+(\S+)(?:[ \t]+(-?[0-9]+))?[ \t]*"
+_COMMENT = rf"#[ \t]*(HELP|TYPE)[ \t]+({_NAME})(?:[ \t](.*))?"
+_SAMPLE = rf"({_NAME})(?:[ \t]*\{{(.*)\}}[ \t]*|[ \t]+)(\S+)(?:[ \t]+(-?[0-9]+))?[ \t]*"
 _LABEL = r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|$)'
-_NUMBER = r"(?i)[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|inf|nan)"
+_NUMBER = (
+    r"(?i)[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan)"
+)
 _KINDS = ("counter", "gauge", "histogram", "summary", "untyped")
 # Samples whose names are the family's with something behind it.
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
-_ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
+# Triton writes descriptions as they are; a backslash that escapes nothing is one.
+_ESCAPES = {"\\\\": "\\", "\\n": "\n"}
+_LABEL_ESCAPES = {**_ESCAPES, '\\"': '"'}
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,7 @@ def parse_metrics(text: str) -> dict[str, MetricFamilySamples]:
     """
     if not isinstance(text, str):
         raise TypeError(f"parse_metrics takes a str, not {type(text).__name__}")
-    families: dict[str, _Family] = {}
-    parents: dict[str, str] = {}
+    reader = _Reader()
     number = 0
     if text.count("\r\n") == text.count("\n"):  # all end so, and it is not a description that does
         text = text.replace("\r\n", "\n")
@@ -109,13 +112,13 @@ def parse_metrics(text: str) -> dict[str, MetricFamilySamples]:
     try:
         for line in lines:
             number += 1
-            _take(line, families, parents)
+            reader.take(line)
     except ValueError as error:
         where = f"metrics, line {number}"
         raise InvalidArgumentError(f"{where}: {error}: {lines[number - 1]!r}") from None
     return {
         name: MetricFamilySamples(name, family.kind, family.description, tuple(family.samples))
-        for name, family in families.items()
+        for name, family in reader.families.items()
     }
 
 
@@ -128,48 +131,59 @@ class _Family:
         self.samples: list[MetricSample] = []
 
 
-def _take(line: str, families: dict[str, _Family], parents: dict[str, str]) -> None:
-    line = line.lstrip(" \t")
-    if not line.strip():
-        return
-    if line.startswith("#"):
-        comment = re.fullmatch(_COMMENT, line)
-        if comment:
-            _describe(comment, families, parents)
-        return
-    sample = re.fullmatch(_SAMPLE, line)
-    if sample is None:
-        raise ValueError("neither a comment nor a value")
-    name, labels, value, timestamp = sample.groups()
-    if not re.fullmatch(_NUMBER, value):
-        raise ValueError(f"{value!r} is no number")
-    family = families.setdefault(parents.get(name, name), _Family())
-    family.samples.append(
-        MetricSample(
-            name,
-            _labels(labels or ""),
-            float(value),
-            None if timestamp is None else int(timestamp),
+class _Reader:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, _Family] = {}
+        self._parents: dict[str, str] = {}  # of the samples with something behind the name
+        self._described = ""  # the family whose kind or description came last
+
+    def take(self, line: str) -> None:
+        line = line.lstrip(" \t")
+        if not line.strip():
+            return
+        if line.startswith("#"):
+            comment = re.fullmatch(_COMMENT, line)
+            if comment:
+                self._describe(*comment.groups(""))
+            return
+        sample = re.fullmatch(_SAMPLE, line)
+        if sample is None:
+            raise ValueError("neither a comment nor a value")
+        name, labels, value, timestamp = sample.groups()
+        if not re.fullmatch(_NUMBER, value):
+            raise ValueError(f"{value!r} is no number")
+        self._family_of(name).samples.append(
+            MetricSample(
+                name,
+                _labels((labels or "").rstrip(" \t")),
+                float(value),
+                None if timestamp is None else int(timestamp),
+            )
         )
-    )
 
+    def _family_of(self, name: str) -> _Family:
+        """Return where a sample belongs: another family may have a histogram's name in full."""
+        parent = self._parents.get(name)
+        if parent is not None and (parent == self._described or name not in self.families):
+            name = parent
+        return self.families.setdefault(name, _Family())
 
-def _describe(
-    comment: re.Match[str], families: dict[str, _Family], parents: dict[str, str]
-) -> None:
-    what, name, rest = comment.groups()
-    family = families.setdefault(name, _Family())
-    if what == "HELP":
-        # Triton writes descriptions as they are; a backslash that escapes nothing is one.
-        family.description = _unescape(rest or "")
-        return
-    if rest not in _KINDS:
-        raise ValueError(f"{rest!r} is no kind of metric")
-    if family.samples:
-        raise ValueError("the kind comes after values")
-    family.kind = rest
-    for suffix in _SUFFIXES.get(rest, ()):
-        parents[name + suffix] = name
+    def _describe(self, what: str, name: str, rest: str) -> None:
+        family = self.families.setdefault(name, _Family())
+        self._described = name
+        if what == "HELP":
+            family.description = _unescape(rest, _ESCAPES)
+            return
+        kind = rest.strip(" \t")
+        if kind not in _KINDS:
+            raise ValueError(f"{kind!r} is no kind of metric")
+        if family.samples:
+            raise ValueError("the kind comes after values")
+        family.kind = kind
+        for suffix in _SUFFIXES.get(kind, ()):
+            self._parents[name + suffix] = name
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -182,10 +196,10 @@ def _labels(text: str) -> dict[str, str]:
         name, value, _ = label.groups()
         if name in labels:
             raise ValueError(f"label {name!r} is there twice")
-        labels[name] = _unescape(value)
+        labels[name] = _unescape(value, _LABEL_ESCAPES)
         position = label.end()
     return labels
 
 
-def _unescape(text: str) -> str:
-    return re.sub(r"\\.", lambda found: _ESCAPES.get(found[0], found[0]), text)
+def _unescape(text: str, escapes: Mapping[str, str]) -> str:
+    return re.sub(r"\\.", lambda found: escapes.get(found[0], found[0]), text)
