@@ -305,5 +305,5 @@ def _context(context: Mapping[str, JSON] | None) -> bytes | None:
         raise TypeError(f"context must be a mapping, not {type(context).__name__}")
     try:
         return json.dumps(dict(context), allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (RecursionError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"context cannot be written as JSON: {error}") from error

@@ -190,16 +190,21 @@ class Family:
                 below: dict[int, list[int]] = {}
                 while info := lib.tffi_trace_member(native, len(infos)):
                     infos[info.id] = info
-                    below.setdefault(info.parent_id, []).append(info.id)
-                self._read(number, infos, below)
+                    # A child's number is greater. Whoever gives one of his own gives any.
+                    if info.parent_id < info.id:
+                        below.setdefault(info.parent_id, []).append(info.id)
+                order = [number]  # not by recursion: they may be very deep
+                for member in order:
+                    order += below.get(member, ())
+                for member in reversed(order):
+                    self._read(infos[member], below.get(member, ()))
             return self._records[number]
 
-    def _read(self, number: int, infos: dict[int, CData], below: dict[int, list[int]]) -> None:
-        for child in below.get(number, ()):
-            self._read(child, infos, below)
+    def _read(self, info: CData, children: Sequence[int]) -> None:
+        """Make the record of a trace, unless there is one; those of the children are there."""
+        number: int = info.id
         if number in self._records:
             return
-        info = infos[number]
         text = string(info.context)
         context = _object(text)
         events = []
@@ -216,7 +221,7 @@ class Family:
             context_text=text,
             context=context,
             events=tuple(sorted(events, key=lambda event: event.timestamp_ns)),
-            children=tuple(self._records[child] for child in below.get(number, ())),
+            children=tuple(self._records[child] for child in children),
         )
 
 
@@ -262,7 +267,7 @@ def _tensor(tensor: CData, model_name: str) -> TraceTensor:
 def _object(text: str) -> dict[str, JSON]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -270,8 +275,11 @@ def _object(text: str) -> dict[str, JSON]:
 def write_chrome(records: Sequence[TraceRecord]) -> str:
     """Make the text of `chrome_trace`."""
     events: list[dict[str, JSON]] = []
-    for record in records:
+    left = [*reversed(records)]  # the next one last
+    while left:
+        record = left.pop()
         _add_chrome(record, os.getpid(), events)
+        left += reversed(record.children)
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
 
 
@@ -311,5 +319,3 @@ def _add_chrome(record: TraceRecord, process: int, events: list[dict[str, JSON]]
                 **where,
             }
         )
-    for child in record.children:
-        _add_chrome(child, process, events)
