@@ -46,6 +46,7 @@ _NUMPY_END: Final = (3, 13)  # the first Python that has none of these
 _PREFIXES: Final = ("nvidia_pytriton.libs/", "pytriton/tritonserver/")
 _LICENSES: Final = f"nvidia_pytriton-{VERSION}.dist-info/licenses/"
 _RECORD: Final = "server.json"
+_PACKAGES: Final = "python_packages"
 _CHUNK: Final = 1 << 20
 
 
@@ -170,15 +171,17 @@ def _pip(command: str, folder: Path, package: str, otherwise: str, *, quiet: boo
             f"this environment ({sys.executable}) has no pip. Add it with `python -m ensurepip`, "
             f"or {otherwise}"
         )
-    where = "--dest" if command == "download" else "--target"
-    arguments = [command, "--no-deps", "--only-binary=:all:", where, str(folder), package]
+    # The user's own settings may say --user, which does not go with a folder.
+    where = ["--dest"] if command == "download" else ["--no-user", "--target"]
+    arguments = [command, "--no-deps", "--only-binary=:all:", *where, str(folder), package]
     import subprocess  # noqa: PLC0415  each start of a server looks for what was fetched before
 
     done = subprocess.run(  # noqa: S603  no shell, and nothing in it comes from outside
         [sys.executable, "-m", "pip", *arguments],
         stdout=subprocess.PIPE if quiet else _stderr_descriptor(),
         stderr=subprocess.STDOUT if quiet else None,
-        text=True,
+        encoding="utf-8",
+        errors="backslashreplace",  # the names of files are any bytes
         check=False,
     )
     if done.returncode != 0:
@@ -190,7 +193,7 @@ def _pip(command: str, folder: Path, package: str, otherwise: str, *, quiet: boo
 
 def packages_directory(server: Path) -> Path:
     """Return the folder of Python packages for the python backend's stub of this Python."""
-    return server / "python_packages" / f"{sys.version_info.major}.{sys.version_info.minor}"
+    return server / _PACKAGES / f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def find_packages(server: Path) -> Path | None:
@@ -311,15 +314,28 @@ def _place(name: str) -> str:
 
 
 def _put_in_place(unpacked: Path, target: Path, partial: Path) -> None:
+    """Move what was unpacked to its place. The packages of a server that was there stay."""
+    replaced = partial / "replaced"
     try:
-        if not _is_free(target):
-            target.rename(partial / "replaced")
-        unpacked.rename(target)
+        with contextlib.ExitStack() as undo:
+            if not _is_free(target):
+                undo.callback(_rename_back, replaced, target)
+                target.rename(replaced)
+                if (replaced / _PACKAGES).is_dir():
+                    undo.callback(_rename_back, unpacked / _PACKAGES, replaced / _PACKAGES)
+                    (replaced / _PACKAGES).rename(unpacked / _PACKAGES)
+            unpacked.rename(target)
+            undo.pop_all()
     except OSError as error:
         raise FetchError(
             f"cannot move the unpacked server to {target}: {error.strerror}. Where this is a "
             "mount point, name a folder inside it"
         ) from error
+
+
+def _rename_back(moved: Path, place: Path) -> None:
+    with contextlib.suppress(OSError):  # it was not moved, or its new place is right
+        moved.rename(place)
 
 
 def _is_free(target: Path) -> bool:
