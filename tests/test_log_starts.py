@@ -96,10 +96,7 @@ def test_a_signal_handler_may_start_a_server_in_the_midst_of_a_change(settings, 
 
 
 def test_without_proc_it_is_named(settings, monkeypatch, tmp_path):
-    """Triton would say that it cannot open a file, which nobody has named; one that is named goes.
-
-    What was set is still to be read.
-    """
+    """Triton would say that it cannot open a file, which nobody named; one that is named goes."""
     monkeypatch.setattr(_log.LogCapture, "_path", lambda _: "/nonexistent/fd/3")
     message = "Triton's log comes by way of /proc, which is not there"
     with pytest.raises(UnavailableError, match=f"^server 'mine': {message}"):
@@ -109,6 +106,9 @@ def test_without_proc_it_is_named(settings, monkeypatch, tmp_path):
     monkeypatch.setattr(_log_settings._state, "is_set", False)
     with pytest.raises(UnavailableError, match=f"^log: {message}"):
         log_message(LogLevel.ERROR, "to nobody")
-    with Server(log_file=tmp_path / "x.log"):
-        assert log_settings().file == str(tmp_path / "x.log")
+    assert log_settings(file=tmp_path / "x.log").file == str(tmp_path / "x.log")
+    log_message(LogLevel.ERROR, "to a file")
+    assert "to a file" in (tmp_path / "x.log").read_text()
+    with Server(log_file=tmp_path / "y.log"):
+        assert log_settings().file == str(tmp_path / "y.log")
     monkeypatch.undo()

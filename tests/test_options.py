@@ -21,6 +21,7 @@ from tritonffi import (
     ServerOptions,
     log_settings,
 )
+from tritonffi._start import resolved
 
 DECLARED = (Path(__file__).parent.parent / "csrc" / "tritonserver.h").read_text()
 
@@ -197,6 +198,16 @@ def test_a_path_may_be_of_bytes():
     assert options.paths("log_file") == options.paths("model_repository")
     (path,) = [arguments for _, arguments, what in options.calls() if what == "option log_file"]
     assert path == (b"models",)
+
+
+def test_paths_mean_what_they_mean_at_the_start(library, tmp_path, monkeypatch):
+    """Triton gets them absolute: the process may go elsewhere before they are used again."""
+    monkeypatch.chdir(tmp_path)
+    names = ("log_file", "cache_directory", "repo_agent_directory")
+    options = resolved(ServerOptions(**{name: name for name in names}), library, tmp_path)
+    assert {name: getattr(options, name) for name in names} == {
+        name: str(tmp_path / name) for name in names
+    }
 
 
 def test_every_option_can_be_applied(tmp_path):

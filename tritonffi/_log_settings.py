@@ -119,11 +119,13 @@ def log_settings(
         changes["file"] = os.path.abspath(os.fsdecode(wanted.file))  # noqa: PTH100
     _library.load()
     with _state.lock:
-        _ensure_captured()
+        if wanted.file is None:  # one that is given now is set below, and needs no /proc
+            _ensure_captured()
         if changes:
             wanted = replace(_state.settings, **changes)  # type: ignore[arg-type]
             _apply(wanted)
             _state.settings = wanted
+            _state.is_set = True
         holds = _state.settings
     capture.forward()
     return holds
