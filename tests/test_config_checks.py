@@ -84,6 +84,10 @@ REFUSED = {
     ),
     "zeros": (warm_up(dims=[2**40], zero_data=True), f"{2**42} bytes: expected at most the"),
     "randoms": (warm_up(dims=[ROOM // 4 + 1], random_data=True), f"expected at most the {ROOM} "),
+    "no end of axes": (
+        warm_up(dims=[2**63 - 1] * 1000, zero_data=True),
+        f"{10**100} bytes: expected at most",
+    ),
     "overflow": (warm_up(dims=["4611686018427387904", 4], zero_data=True), f"{2**66} bytes"),
     "texts": (
         warm_up(dims=[2**40], data_type="TYPE_STRING", random_data=True),
@@ -243,6 +247,38 @@ def test_what_triton_takes_passes(folder, case):
     for read in (read_text(text_format(config)), read_json(json.dumps(config))):
         assert read is not None
         check_config(read, "m", sizes_in(folder))
+
+
+TAG = "metric_tags { key: 'a-b' value: 'v' }"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (rf"parameters {{ key: 'k' value {{ string_value: '\U00110000' }} }} {TAG}", "'a-b'"),
+        ("model_warmup { batch_size: " + "9" * 5000 + " }", "model_warmup '': batch_size: 9"),
+        ("instance_group { profile: '" + "0" * 5000 + "7' count: 1025 }", "1025 instances"),
+        ("instance_group { profile: '" + "9" * 5000 + "' }", "instance_group: profile: '9"),
+        (f"# one line\r metric_tags {{ key: 'b-a' }}\n {TAG}", "metric_tags: 'a-b'"),
+    ],
+)
+def test_what_is_hard_to_read_leaves_nothing_unchecked(folder, text, words):
+    """Characters and numbers that Python has not, and ends of lines that protobuf has not."""
+    (folder / "config.pbtxt").write_bytes(text.encode())
+    with pytest.raises(InvalidArgumentError, match=re.escape(words)):
+        check_model(folder)
+
+
+def test_the_last_value_of_a_key_is_the_one_that_counts(folder):
+    """Triton never sees the others."""
+    bad, good = (f"inputs {{ key: 'x' value {{ {data} }} }}" for data in ("", "zero_data: true"))
+    for inputs, passes in ((bad + good, True), (good + bad, False)):
+        (folder / "config.pbtxt").write_text(f"model_warmup {{ batch_size: 1 {inputs} }}")
+        if passes:
+            check_model(folder)
+        else:
+            with pytest.raises(InvalidArgumentError, match="input 'x': expected zero_data"):
+                check_model(folder)
 
 
 def test_a_file_of_the_kernel_s_is_refused(folder):

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from tritonffi._config_text import (
+    integer,
     items,
     messages,
     number,
@@ -41,6 +42,10 @@ from tritonffi._config_text import (
         ("a: 'two\nlines'", {"a": ["two\nlines"]}),
         ("a{b:1}c:2d:3", {"a": [{"b": [1]}], "c": [2], "d": [3]}),
         ("a: '\udcff'", {"a": ["\udcff"]}),
+        # Two halves are one character; one half, or more than there are, is still a text.
+        (r"a: '\U0001F600\ud83d\uDE00' b: 1", {"a": ["😀😀"], "b": [1]}),
+        (r"a: '\ud83d.\ude00' b: '\U00110000'", {"a": ["?.?"], "b": ["?"]}),
+        ("# one\r a: 1\n b: 2 # two\r\nc: 3\rd: 4", {"b": [2], "c": [3], "d": [4]}),
     ],
 )
 def test_the_text_format_is_read(text, expected):
@@ -85,7 +90,31 @@ def test_json_becomes_the_same():
     assert read_json("[1]") is None
     assert read_json("{") is None
     assert read_json("[" * 100_000) is None
-    assert read_json('{"a": ' + "9" * 5000 + "}") is None
+
+
+def test_integers_are_of_any_length():
+    """Python would read no more than some thousands of digits, and what else is there counts."""
+    for digits in ("9" * 5000, "0x" + "f" * 5000, "0" + "7" * 5000, "9" * 65):
+        (value,) = numbers(read_text(f"a: {digits}"), "a")
+        assert 2**64 < value < 10**100
+        assert numbers(read_text(f"a: -{digits}"), "a") == [-value]
+    (value,) = numbers(read_json('{"a": -' + "9" * 5000 + "}"), "a")
+    assert -(10**100) < value < -(2**64)
+    exact = read_text(f"a: {2**64} b: 0x{2**64:x} c: 0{2**64:o} d: 0 e: {10**63}")
+    assert exact == {"a": [2**64], "b": [2**64], "c": [2**64], "d": [0], "e": [10**63]}
+    assert integer("+" + "0" * 5000 + "12") == 12
+    assert integer("-" + "0" * 5000 + "12") == -12
+
+
+def test_of_items_with_one_key_the_last_counts():
+    """As protobuf fills its maps, by the values of keys and not by how they are written."""
+    message = read_text(
+        "a { key: 'k' value { b: 1 } } a { key: 'l' } a { key: 'k' value { c: 2 } }"
+    )
+    assert dict(items(message, "a")) == {"k": {"c": [2]}, "l": {}}
+    assert list(items(read_text("a { key: 1 } a { key: 0x1 value { b: 1 } }"), "a")) == [
+        ("1", {"b": [1]})
+    ]
 
 
 def test_fields_are_looked_at_by_what_they_are():

@@ -9,7 +9,6 @@ a warm-up is refused late, when threads of instances run, taking them back is a 
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import resource
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi import _config_text
-from tritonffi._config_text import messages, number, numbers, only, text_of
+from tritonffi._config_text import integer, messages, number, numbers, only, text_of
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._tensor import ELEMENT_TYPES
 
@@ -36,6 +35,7 @@ MOST_SAMPLE_REQUESTS = 1_000_000  # rows of a warm-up, and times that it runs
 MOST_INSTANCES = 1024
 _MOST_BYTES = 2**63 - 1
 _INT_MAX = 2**31 - 1
+_FAR_TOO_MANY = 10**100
 # As std::stoi reads it: what comes behind the digits does not matter.
 _PROFILE = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)", re.ASCII)
 # Files of the kernel's say that they are empty, and may be endless.
@@ -125,7 +125,7 @@ class _Check:
         for group in messages(self.config, "instance_group"):
             for profile in group.get("profile", ()):
                 match = _PROFILE.match(str(profile))
-                if match is not None and abs(int(match[1])) > _INT_MAX:
+                if match is not None and abs(integer(match[1])) > _INT_MAX:
                     raise self._wrong(
                         f"instance_group: profile: {profile!r}", "expected a number of 32 bits"
                     )
@@ -243,7 +243,7 @@ class _Check:
         sizes = [1 if any_size and dim == -1 else dim for dim in dims]
         if any(size < 0 for size in sizes):
             raise self._wrong(f"{where}: dims: {dims}", "expected sizes that are not negative")
-        size = math.prod(sizes) * _SIZES.get(_type_of(tensor), 0)
+        size = _product([*sizes, _SIZES.get(_type_of(tensor), 0)])
         self._check_room(size, f"{where}: dims: {dims}")
         return size
 
@@ -265,6 +265,14 @@ def _type_of(tensor: Message) -> str:
     """
     name = text_of(tensor, "data_type").upper().replace("-", "_")
     return name if name in _SIZES else _NAMES.get(number(tensor, "data_type"), "TYPE_INVALID")
+
+
+def _product(sizes: list[int]) -> int:
+    """Multiply, but not on and on: Python writes no number of thousands of digits."""
+    product = 1
+    for size in [*sizes] if all(sizes) else [0]:
+        product = min(product * size, _FAR_TOO_MANY)
+    return product
 
 
 def memory() -> int:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 #: Texts, words such as TYPE_FP32 or true, numbers, and messages.
 Value: TypeAlias = Union[str, int, float, "Message"]
@@ -48,11 +49,21 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPE = re.compile(
-    rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))|(.))",
-    re.DOTALL,
+    rb"""
+    \\(?:
+        (?P<octal>[0-7]{1,3})
+      | [xX](?P<byte>[0-9a-fA-F]{1,2})
+      | u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})
+      | (?:u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8}))
+      | (?P<other>.)
+    )
+    """,
+    re.VERBOSE | re.DOTALL,
 )
 _CONTROLS = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 _CLOSING = {"{": "}", "<": ">"}
+# Of an integer; Python itself reads some thousands, and protobuf no more than 64 bits have.
+_MOST_DIGITS = 64
 
 
 @lru_cache(maxsize=_KEPT)
@@ -72,7 +83,7 @@ def read_text(text: str) -> Message | None:
 def read_json(text: str) -> Message | None:
     """Read protobuf's JSON; None: it is none. What is returned is not to be changed."""
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_int=integer)
         return _message(data) if isinstance(data, dict) else None
     except (ValueError, RecursionError):
         return None
@@ -104,11 +115,22 @@ def number(message: Message, field: str, default: int = 0) -> int:
     return next(reversed(numbers(message, field)), default)
 
 
-def items(message: Message, field: str) -> Iterator[tuple[str, Message]]:
-    """List the items of a map: the key as text, and the value where that is a message."""
+def items(message: Message, field: str) -> Iterable[tuple[str, Message]]:
+    """List the items of a map: the key as text, and the value where that is a message.
+
+    Of items with one key the last counts.
+    """
+    found = {}
     for entry in messages(message, field):
         key = next(reversed(entry.get("key", [])), "")
-        yield str(key), only(entry, "value")
+        found[str(key)] = only(entry, "value")
+    return found.items()
+
+
+def integer(digits: str, base: int = 10) -> int:
+    """Read an integer of any length; one far beyond 64 bits becomes another one that is."""
+    value = int(digits.lstrip("+-0")[:_MOST_DIGITS] or "0", base)
+    return -value if digits.startswith("-") else value
 
 
 def _integer(value: Value) -> int | None:
@@ -219,9 +241,9 @@ class _Reader:
 
 def _number(token: str) -> int | float:
     if token[:2] in ("0x", "0X"):
-        return int(token, 16)
+        return integer(token[2:], 16)
     if token.isdecimal():
-        return int(token, 8) if token[0] == "0" else int(token)
+        return integer(token, 8 if token[0] == "0" else 10)
     return float(token.rstrip("fF"))
 
 
@@ -234,14 +256,18 @@ def _unquoted(token: str) -> str:
 
 
 def _meant(escape: re.Match[bytes]) -> bytes:
-    octal, hexadecimal, short, long, other = escape.groups()
-    if octal is not None:
-        return bytes([int(octal, 8) & 255])
-    if hexadecimal is not None:
-        return bytes([int(hexadecimal, 16)])
-    if other is None:
-        return chr(int(short or long, 16)).encode("utf-8", "replace")
-    return bytes([_CONTROLS.get(other[0], other[0])])
+    kind = escape.lastgroup
+    if kind == "octal":
+        return bytes([int(escape[kind], 8) & 255])
+    if kind == "byte":
+        return bytes([int(escape[kind], 16)])
+    if kind == "other":
+        return bytes([_CONTROLS.get(escape[kind][0], escape[kind][0])])
+    if kind == "low":  # of the two halves in which UTF-16 has it
+        return bytes.fromhex((escape["high"] + escape[kind]).decode()).decode("utf-16-be").encode()
+    code = int(escape["short"] or escape["long"], 16)
+    # Half a character, or none at all, is as good as any other that hardly anybody has.
+    return chr(code).encode("utf-8", "replace") if code <= sys.maxunicode else b"?"
 
 
 def _message(data: dict[str, object]) -> Message:

@@ -273,4 +273,5 @@ def _config(folder: Path, config: str | None, variant: str) -> Message:
         raise InvalidArgumentError(
             f"model {folder.name!r}: {path} has {size} bytes: expected at most {_LARGEST_CONFIG}"
         )
-    return read_text(path.read_text(encoding="utf-8", errors="surrogateescape")) or {}
+    # Not as a text file, in which other characters than LF would end a line, and a comment.
+    return read_text(path.read_bytes().decode("utf-8", "surrogateescape")) or {}
