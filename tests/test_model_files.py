@@ -13,6 +13,7 @@ from tritonffi._model_files import check_model, check_parts
 
 CONFIG = 'name: "m" {} # "python"\n# backend: "python"\n'
 PYTHON = 'backend: "python"'
+POLICY = " version_policy {{ {} }}"
 
 
 def write(folder, config, *files):
@@ -31,8 +32,18 @@ def write(folder, config, *files):
         (PYTHON, ["1/model.py"]),
         (PYTHON, ["2/model.py", "10/model.py", "1/"]),  # only 10 is loaded
         (PYTHON + ' default_model_filename: "other.py"', ["1/other.py"]),
-        (PYTHON + " version_policy { specific { versions: [1] } }", ["1/model.py", "2/"]),
+        (PYTHON + POLICY.format("specific { versions: [1] }"), ["1/model.py", "2/"]),
         (PYTHON, []),  # no version at all, of which Triton says so
+        (PYTHON + POLICY.format("specific { versions: [1, 7] }"), ["1/model.py", "2/"]),
+        (PYTHON + POLICY.format("specific { versions: [7] }"), ["1/", "2/"]),
+        (PYTHON + POLICY.format("latest { num_versions: 2 }"), ["1/", "2/model.py", "3/model.py"]),
+        (PYTHON + POLICY.format("latest { }"), ["1/"]),  # none, of which Triton says so
+        # Triton passes over folders with zeros in front, and files; others are numbers in front.
+        (PYTHON, ["1/model.py", "02/"]),
+        (PYTHON, ["1/model.py", "00000000000000000000000000000/"]),
+        (PYTHON, ["1/model.py", "20240101", "x2/"]),
+        (PYTHON, ["1/model.py", "1.bak/"]),
+        (PYTHON + " model_repository_agents { agents { name: 'other' } }", ["1/"]),
         ('backend: "tffitest"', ["1/"]),
         ("backend: 'python_like'", ["1/"]),
     ],
@@ -51,7 +62,18 @@ def test_what_is_whole_passes(tmp_path, config, files):
         (PYTHON, ["2/model.py", "10/"], "10/model.py"),
         (PYTHON + ' default_model_filename: "other.py"', ["1/model.py"], "1/other.py"),
         ("backend : 'python'", ["1/"], "1/model.py"),
-        (PYTHON + " version_policy { all {} }", ["1/", "2/"], "2/model.py"),
+        (PYTHON + POLICY.format("all {}"), ["1/", "2/"], "2/model.py"),
+        (PYTHON + POLICY.format("all {}"), ["1/", "2/model.py"], "1/model.py"),
+        (PYTHON + POLICY.format(""), ["1/", "2/model.py"], "1/model.py"),
+        (PYTHON + POLICY.format("latest { num_versions: 1 }"), ["1/model.py", "2/"], "2/model.py"),
+        (PYTHON + POLICY.format("latest { num_versions: 2 }"), ["2/", "10/model.py"], "2/model.py"),
+        (PYTHON + POLICY.format("specific { versions: 1 }"), ["1/", "2/model.py"], "1/model.py"),
+        (PYTHON + POLICY.format("specific { versions: [5, 5] }"), ["1/model.py"], "5/model.py"),
+        (PYTHON, ["1/", "02/model.py"], "1/model.py"),
+        (PYTHON, ["1/model.py", "2.disabled/model.py"], "2/model.py"),
+        (PYTHON, ["1abc/model.py"], "1/model.py"),
+        (PYTHON, ["1/model.py", " +2/model.py"], "2/model.py"),
+        (PYTHON, ["1/model.py", "+002/model.py"], "2/model.py"),
     ],
 )
 def test_a_missing_file_is_named(tmp_path, config, files, missing):
@@ -194,10 +216,18 @@ def test_what_can_be_no_version_is_refused(server, repository, version):
         shutil.rmtree(folder)
 
 
+def test_versions_of_files_are_of_any_length(tmp_path):
+    """As keys they may be longer than names of folders."""
+    for version, words in (("9" * 5000, "is no version"), ("+" + "0" * 5000 + "1", "1/model.py")):
+        with pytest.raises(InvalidArgumentError, match=words):
+            check_model(tmp_path / "m", '{"backend": "python"}', {f"{version}/x": 0})
+
+
 def test_other_folders_beside_versions_are_not_looked_at(server, repository):
     """Triton passes over what is no number, and over a file; the greatest number is one."""
     greatest = str(2**63 - 1)
-    others = ["x9/", "007/", ".99999999999999999999/", "99999999999999999999"]
+    zeros = "00099999999999999999999/"
+    others = ["x9/", "007/", zeros, ".99999999999999999999/", "99999999999999999999"]
     folder = write(repository / "versions", "", "0/", f"{greatest}/", *others)
     tensor = "name: '{}' data_type: TYPE_FP32 dims: [-1]"
     (folder / "config.pbtxt").write_text(

@@ -13,11 +13,21 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonffi._config_checks import check_config, sizes_in, sizes_of
-from tritonffi._config_text import messages, only, read_json, read_text, text_of
+from tritonffi._config_text import (
+    integer,
+    messages,
+    number,
+    numbers,
+    only,
+    read_json,
+    read_text,
+    text_of,
+)
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import InvalidArgumentError
 
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
     from tritonffi._options import ServerOptions
 
 # As strtoll reads it: what comes behind the digits does not matter.
-_VERSION = re.compile(r"\s*([+-]?[0-9]+)")
+_VERSION = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 _LAST_VERSION = 2**63 - 1
 _LARGEST_CONFIG = 2**30  # bytes, of which a config has some thousands
 
@@ -154,7 +164,7 @@ def check_model(
             which Triton would end the process.
     """
     with contextlib.suppress(OSError):  # what cannot be read is for Triton to say
-        _check_versions(folder, files)
+        versions = _versions(folder, files)
         read = _config(folder, config, variant)
         size_of = sizes_in(folder) if files is None else sizes_of(files)
         # An agent may have Triton look for the files in another folder.
@@ -162,20 +172,14 @@ def check_model(
         check_config(read, folder.name, None if has_agents else size_of)
         if not _is_python(read, folder.name):
             return False
-        if files is None:
-            versions = {path.name for path in folder.glob("[0-9]*")}
-        else:
-            versions = {path.partition("/")[0] for path in files}
         file = text_of(read, "default_model_filename") or "model.py"
-        numbers = sorted((version for version in versions if version.isdecimal()), key=int)
-        if "version_policy" not in read:
-            del numbers[:-1]  # that is the one that is loaded
-        sizes = [size_of(f"{number}/{file}") for number in numbers]
-        if numbers and all(size is None or size < 0 for size in sizes):
-            raise InvalidArgumentError(
-                f"model {folder.name!r}: {folder / numbers[-1] / file} is missing, without which "
-                "Triton's python backend would never have done with loading the model"
-            )
+        for version in () if has_agents else _loaded(read, versions):
+            size = size_of(f"{version}/{file}")
+            if size is None or size < 0:
+                raise InvalidArgumentError(
+                    f"model {folder.name!r}: {folder}/{version}/{file} is missing, without which "
+                    "Triton's python backend would never have done with loading the model"
+                )
         return True
     return False
 
@@ -188,19 +192,43 @@ def _is_python(config: Message, name: str) -> bool:
     return text_of(config, "default_model_filename") == "model.py" or name.endswith(".python")
 
 
-def _check_versions(folder: Path, files: Mapping[str, int] | None) -> None:
-    """Refuse versions beyond 64 bits, and negative ones."""
+def _versions(folder: Path, files: Mapping[str, int] | None) -> set[int]:
+    """Return the versions that Triton sees; refuse those beyond 64 bits, and negative ones.
+
+    In which folder it has seen one Triton does not remember: it looks in that of the plain number.
+    """
     if files is None:
-        versions = [path.name for path in folder.iterdir() if path.is_dir()]
+        names = [path.name for path in folder.iterdir() if path.is_dir()]
     else:
-        versions = [path.partition("/")[0] for path in files if "/" in path]
-    for version in versions:
-        number = _VERSION.match(version)
-        if number and not 0 <= int(number[1]) <= _LAST_VERSION:
+        names = [path.partition("/")[0] for path in files if "/" in path]
+    versions = set()
+    for name in names:
+        match = _VERSION.match(name)
+        if match is None or (name != "0" and name.startswith("0")):
+            continue  # Triton passes over it
+        version = integer(match[1])
+        if not 0 <= version <= _LAST_VERSION:
             raise InvalidArgumentError(
-                f"model {folder.name!r}: folder {version!r} is no version: versions are numbers "
+                f"model {folder.name!r}: folder {name!r} is no version: versions are numbers "
                 "between 0 and 2**63 - 1"
             )
+        versions.add(version)
+    return versions
+
+
+def _loaded(config: Message, versions: Collection[int]) -> list[int]:
+    """Return which of the versions that are there are loaded, by the config's policy."""
+    newest = sorted(versions, reverse=True)
+    if "version_policy" not in config:
+        return newest[:1]
+    policy = only(config, "version_policy")
+    if "specific" in policy:
+        wanted = Counter(numbers(only(policy, "specific"), "versions"))
+        # Of one that is not there Triton takes note, and finds it when it is named again.
+        return [version for version in wanted if version in versions or wanted[version] > 1]
+    if "latest" in policy:
+        return newest[: max(0, number(only(policy, "latest"), "num_versions"))]
+    return newest  # which is also meant where the policy is empty
 
 
 def check_parts(
