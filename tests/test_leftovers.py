@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,12 +31,20 @@ def dead():
 
 
 def test_folders_of_dead_processes_are_removed(tmp_path, monkeypatch, dead):
-    """And of nobody else: not of the living, not of other process namespaces, no other names."""
+    """And of nobody else: not of the living, not of other process namespaces, no other names.
+
+    Nor of other hosts, where the namespace looks the same and a process of the number may live.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     own = make()
     namespace = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
     gone = [tmp_path / f"{namespace}{dead}-{letter}" for letter in "xy"]
     left = [tmp_path / name for name in (f"{namespace}1-x", f"tritonffi-1-{dead}-x", "other")]
+    with monkeypatch.context() as patch:
+        patch.setattr(_leftovers, "_HOST", "0123abcd")
+        elsewhere = _leftovers.prefix()
+    assert elsewhere.replace("0123abcd", _leftovers._HOST) == _leftovers.prefix()
+    left.append(tmp_path / elsewhere.replace(str(os.getpid()), str(dead)))
     for folder in (*gone, *left):
         (folder / "models" / "1").mkdir(parents=True)
     link = tmp_path / f"{namespace}{dead}-link"
@@ -51,6 +61,40 @@ def test_without_proc_nobody_is_taken_for_dead(tmp_path, monkeypatch, dead):
     left = tmp_path / f"tritonffi-0-{dead}-x"
     left.mkdir()
     assert {left, make()} == set(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("unknown", ["_PROC", "_BOOT"])
+def test_without_proc_there_are_names_all_the_same(tmp_path, monkeypatch, unknown):
+    """Which nobody removes."""
+    monkeypatch.setattr(_leftovers, unknown, tmp_path / "none")
+    monkeypatch.setattr(_leftovers, "_HOST", _leftovers._host())
+    assert _leftovers.prefix() == f"tritonffi-0-{os.getpid()}-"
+
+
+def test_a_host_is_known_by_its_boot_and_its_name(tmp_path, monkeypatch):
+    """Virtual machines made of one snapshot have booted once."""
+    assert _leftovers._host() == _leftovers._HOST
+    hosts = set()
+    monkeypatch.setattr(_leftovers, "_BOOT", tmp_path / "boot")
+    for boot, name in (("a", "x"), ("a", "y"), ("b", "y")):
+        (tmp_path / "boot").write_text(boot)
+        monkeypatch.setattr(os, "uname", lambda name=name: SimpleNamespace(nodename=name))
+        hosts.add(_leftovers._host())
+        assert re.fullmatch("[0-9a-f]{8}", _leftovers._host())
+    assert len(hosts) == 3
+
+
+def test_what_others_have_is_left_to_them(tmp_path, monkeypatch, dead):
+    """Their processes may be hidden from this user, as if they were dead."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    beginning = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
+    theirs = tmp_path / f"{beginning}{dead}-x"
+    theirs.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: theirs.stat().st_uid + 1)
+    assert list(_leftovers.of_the_dead(tmp_path)) == []
+    assert {theirs, make()} == set(tmp_path.iterdir())
+    monkeypatch.undo()
+    assert list(_leftovers.of_the_dead(tmp_path)) == [theirs]
 
 
 def test_a_folder_is_private_and_its_name_cannot_be_foretold(tmp_path, monkeypatch):

@@ -450,7 +450,7 @@ def test_names_of_shared_memory_can_be_the_user_s(runs, tmp_path):
 
 
 def test_only_what_is_ours_and_dead_is_removed(tmp_path, monkeypatch):
-    """Other names, live processes and other process namespaces are left alone."""
+    """Other names, users, live processes and other process namespaces are left alone."""
     monkeypatch.setattr(backend, "_SHM", tmp_path)
     namespace = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
     dead = subprocess.Popen(["true"])
@@ -464,6 +464,10 @@ def test_only_what_is_ours_and_dead_is_removed(tmp_path, monkeypatch):
     }
     for name in names.values():
         (tmp_path / name).touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+        backend.remove_shm(own=False)
+    assert {path.name for path in tmp_path.iterdir()} == set(names.values())
     backend.remove_shm(own=False)
     left = {key for key, name in names.items() if (tmp_path / name).exists()}
     assert left == {"own", "init", "elsewhere", "other"}

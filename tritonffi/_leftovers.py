@@ -2,7 +2,7 @@
 """What processes leave behind outside of their memory: folders, and shared memory of stubs.
 
 A process that is killed cannot remove what it made. So the names say which process it was, and the
-next one that starts a server removes what belongs to dead ones.
+next one of the user's that starts a server removes what belongs to dead ones.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _PROC = Path("/proc")
+_BOOT: Final = "/proc/sys/kernel/random/boot_id"
 # What means nothing to a shell, nor in a list of folders such as PATH; and the stub's Python, which
 # has no locale, cannot import from what is not ASCII.
 _PLAIN: Final = rb"[\w@%+=,./-]+"
@@ -27,29 +29,48 @@ _PLAIN: Final = rb"[\w@%+=,./-]+"
 _ELSEWHERE: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (a folder of a secret name)
 
 
+def _host() -> str:
+    """Return what tells this host from others, on all of which the first namespace is the same."""
+    try:
+        boot = Path(_BOOT).read_bytes()
+    except OSError:
+        return ""
+    return f"{zlib.crc32(boot + os.fsencode(os.uname().nodename)):08x}"
+
+
+# Once: the host may get another name, and names of this process must begin alike.
+_HOST: Final = _host()
+
+
 def prefix() -> str:
     """Return how the names of what this process makes begin."""
-    return f"tritonffi-{_namespace()}-{os.getpid()}-"
+    return f"tritonffi-{_namespace() or '0'}-{os.getpid()}-"
 
 
-def _namespace() -> int:
-    """Return where the numbers of processes count: containers may share folders, but not those."""
+def _namespace() -> str:
+    """Return where the numbers of processes count; empty: that is not known.
+
+    Containers may share folders, and hosts too, but not those numbers.
+    """
     try:
-        return (_PROC / "self/ns/pid").stat().st_ino
+        namespace = (_PROC / "self/ns/pid").stat().st_ino
     except OSError:  # no /proc, or not all of it
-        return 0
+        return ""
+    return _HOST and f"{_HOST}{namespace:x}"
 
 
 def of_the_dead(folder: Path) -> Iterator[Path]:
-    """List what is in a folder and belongs to processes that are no more."""
+    """List what is in a folder and belongs to processes of this user that are no more."""
     namespace = _namespace()
-    if namespace == 0:
+    if not namespace:
         return  # who is dead cannot be told
     beginning = f"tritonffi-{namespace}-"
     for path in folder.glob(f"{beginning}*"):
         pid = path.name.removeprefix(beginning).partition("-")[0]
-        if not (_PROC / pid).exists():
-            yield path
+        with contextlib.suppress(OSError):  # another one removes it as well
+            # Processes of others may be hidden, and look as if they were no more.
+            if path.lstat().st_uid == os.geteuid() and not (_PROC / pid).exists():
+                yield path
 
 
 def trouble(place: Path) -> str | None:
@@ -89,7 +110,7 @@ def new_folder() -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a private folder for temporary files; remove those of dead processes of this user.
+    """Make a private folder for temporary files; remove those of dead processes.
 
     Args:
         folder: Of `new_folder`: whoever removes it knows the name before there is the folder, which
@@ -98,5 +119,4 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     with contextlib.suppress(OSError):
         for path in of_the_dead(folder.parent):
-            if path.lstat().st_uid == os.geteuid():
-                shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
