@@ -182,7 +182,7 @@ def link(folder: Path, backend: Path, python: PythonBackend) -> None:
     paths = [os.fsencode(path) for path in _paths(python.packages)]
     _write(packages / "tritonffi_paths.py", _PATHS.format(paths=paths))
     records = folder / _stub_records.FOLDER
-    records.mkdir()
+    _stub_records.make_folder(records)
     stub = folder / STUB
     _write(
         stub,
@@ -357,8 +357,12 @@ class StubWatch:
     """
     Notices that a stub has died for which Triton waits for ever, while models are loaded.
 
-    As long as a stub completes the config of its model, Triton does not look whether it is alive
-    (triton-inference-server/server#4537). One that ends as it should is waited for in no time.
+    As long as a stub completes the config of its model, or is yet to say its first word, Triton
+    does not look whether it is alive (triton-inference-server/server#4537). One that ends as it
+    should is waited for in no time; one that was there before is no matter of these loads.
+
+    Attributes:
+        model: The model whose stub it is, after there was one; empty: that is not known.
     """
 
     def __init__(self, models: Collection[str] = ()) -> None:
@@ -369,20 +373,20 @@ class StubWatch:
             models: Those that are loaded; none: any.
         """
         stubs = list(_stubs())
-        self._dead = {pid for pid, state in stubs if state == "Z"}
+        self.model = ""
+        self._before = {pid for pid, _ in stubs}
         self._living = {model: _living(model, stubs) for model in models}
-        self._since: float | None = None
-        self._model: str | None = None
+        self._since: dict[str, float] = {}
 
     def __call__(self) -> None:
         """
         Look whether there is one.
 
         Raises:
-            InternalError: It has been there for a while, and a model has got no living one.
+            InternalError: It has been there for a while.
         """
         if self.has_lost():
-            context = f"model {self._model!r}: " if self._model else ""
+            context = f"model {self.model!r}: " if self.model else ""
             raise InternalError(
                 f"{context}{_ENDED} it had said what its model takes and gives, and Triton waits "
                 "for it for ever. Its last words are on stderr; with strict_model_config=True, "
@@ -391,24 +395,38 @@ class StubWatch:
 
     def has_lost(self) -> bool:
         """Return whether there has been one for a while."""
-        self._model = self._lost()
-        if self._model is None:
-            self._since = None
-            return False
+        lost = self._lost()
         now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        return now - self._since > PATIENCE_S
+        since = self._since = {pid: self._since.get(pid, now) for pid in lost}
+        models = [model for pid, model in lost.items() if now - since[pid] > PATIENCE_S]
+        self.model = next(iter(models), self.model)
+        return bool(models)
 
-    def _lost(self) -> str | None:
-        """Return the model that a stub seems to have died for; empty: any; None: all is well."""
+    def _lost(self) -> dict[str, str]:
+        """Return the stubs that seem to be lost, with their models."""
         stubs = list(_stubs())
-        if all(state != "Z" or pid in self._dead for pid, state in stubs):
-            return None
+        # So that another one may have the number.
+        self._before = {pid for pid in self._before if Path(_PROC, pid).exists()}
+        dead = [pid for pid, state in stubs if state == "Z" and pid not in self._before]
+        found = {pid: self._lost_model(pid, stubs) for pid in dead}
+        return {pid: model for pid, model in found.items() if model is not None}
+
+    def _lost_model(self, pid: str, stubs: Iterable[tuple[str, str]]) -> str | None:
+        """Return the model that a dead stub is lost for; empty: any; None: it is not lost."""
+        record = _stub_records.record_of(pid)
+        completed = None if record is None else record.completes()
+        if not self._living:
+            return completed or ""
+        # Triton gives a model that is loaded with files, or by an agent, a folder of another name.
+        if record is not None and record.instance in self._living:
+            return record.instance
+        if completed is not None:
+            return None  # of a model that others load
+        # An instance, or none that it could be told of: another one may be at work for the model.
         for model, living in self._living.items():
             if not _living(model, stubs) - living:
                 return model
-        return None if self._living else ""
+        return None
 
 
 def end_stubs() -> None:

@@ -33,6 +33,10 @@ _ENDED: Final = (b"Z", b"X")
 _KILL: Final = 1 << 8
 
 
+# Where the scripts of this process's servers write.
+_folders: dict[Path, None] = {}
+
+
 class StubRecord(NamedTuple):
     """A process that was started for an instance.
 
@@ -49,6 +53,14 @@ class StubRecord(NamedTuple):
     region: str
     instance: str
     started: int
+
+    def completes(self) -> str | None:
+        """Return the model whose config the process completes; None: it may be an instance.
+
+        In place of an instance's it has the model's name, which is also that of the folder.
+        """
+        folder = Path(self.file).parent.parent.name
+        return self.instance if self.instance == folder else None
 
     def is_dead(self) -> bool:
         """Say whether the process has ended, or is about to."""
@@ -74,6 +86,27 @@ def _is_killed(status: bytes) -> bool:
         if name in (b"SigPnd", b"ShdPnd") and int(value, 16) & _KILL:
             return True
     return False
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where a script writes."""
+    folder.mkdir()
+    _folders[folder] = None
+
+
+def record_of(pid: str) -> StubRecord | None:
+    """Return the record of a process of any server; None: it has left none.
+
+    Args:
+        pid: Its number, which an older one may have had too.
+    """
+    found: list[StubRecord] = []
+    for folder in list(_folders):
+        if not folder.exists():  # the server is closed
+            _folders.pop(folder, None)
+        with contextlib.suppress(OSError, IndexError):
+            found.extend(_read(folder / pid))
+    return max(found, key=lambda record: record.started, default=None)
 
 
 def records(folder: Path) -> list[StubRecord]:
