@@ -162,3 +162,36 @@ def test_another_version_that_lives_hides_nobody(runs, tmp_path, how):
     loads = f"{left}loads of 'two' whose python process has died"
     assert others == ([] if how == "start" else ["[2.0]", loads, "None True"])
     assert segments(pid) == []
+
+
+def test_a_poll_sees_a_process_that_dies(runs, tmp_path):
+    """It would never be over; the next is refused, the server serves on, and closes."""
+    write(tmp_path / "models", "add", "FP32", "return value + 1")
+    write(tmp_path, "dies", "FP32", "return value")
+    (tmp_path / "dies" / "1" / "model.py").write_text("import os\nos._exit(3)\n")
+    body = """
+        import logging
+        from pathlib import Path
+        from tritonffi import _python_backend as backend
+        backend.PATIENCE_S = 0.5
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        models = Path(sys.argv[2], "models")
+        server = Server(models, model_control_mode=tritonffi.ModelControlMode.POLL)
+        Path(sys.argv[2], "dies").rename(models / "dies")
+        print(message(server.poll).partition(" before")[0])
+        print(message(server.poll).partition(": ")[2])
+        print(server.model("add").infer({"IN": [1.0]})["OUT"].tolist())
+        print(message(server.close), server.closed)
+        print(os.getpid())
+    """
+    *lines, pid = run(body, tmp_path)
+    assert lines == [
+        "model 'dies': a process of Triton's python backend has ended",
+        "the python process of 'dies' has died in a poll, which Triton never ends; only another "
+        "server can load it",
+        "[2.0]",
+        "a server is left behind, unloaded but not stopped: Triton cannot stop it after loads of "
+        "'dies' whose python process has died",
+        "None True",
+    ]
+    assert segments(pid) == []

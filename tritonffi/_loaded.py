@@ -56,7 +56,8 @@ class LoadedModels(ABC):
         parts: Of models that were given a config, whether they have loaded or not.
         failed_reloads: Models that did not load while they were loaded (`Process.remove`).
         turns: By model, held by the one thread that may load or unload it.
-        loads: Those that a python process may keep in Triton: by thread, the model, and what looks.
+        loads: Those that a python process may keep in Triton: by thread, the model (empty: any, as
+            in a poll), and what looks.
         replaced: By model, the python processes that loads have replaced: the backend may keep them
             for ever, dead or alive.
     """
@@ -117,7 +118,9 @@ class LoadedModels(ABC):
     def lost_loads(self) -> dict[int, str]:
         """Return the models that Triton will load for ever, by the threads that wait for it."""
         return {
-            thread: name for thread, (name, watch) in list(self.loads.items()) if watch.has_lost()
+            thread: watch.model or name
+            for thread, (name, watch) in list(self.loads.items())
+            if watch.has_lost()
         }
 
     def wait_unloaded(self, handle: CData, names: set[str], deadline: float) -> bool:

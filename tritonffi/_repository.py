@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
@@ -306,6 +307,8 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
     C: ``TRITONSERVER_ServerPollModelRepository``
     """
     _require(lifecycle, ModelControlMode.POLL, "repositories are polled")
+    _check_lost(lifecycle)
+    watch = _python_backend.StubWatch()
 
     def call() -> None:
         with lifecycle.use():
@@ -313,16 +316,36 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
             places = lifecycle.options.paths("model_repository")
             variant = lifecycle.options.model_config_name
             check_repositories(places, partial(_folders, lifecycle), variant=variant)
-            check(lib.TRITONSERVER_ServerPollModelRepository(server), f"server {lifecycle.name!r}")
+            lifecycle.loads[threading.get_ident()] = "", watch
+            try:
+                error = lib.TRITONSERVER_ServerPollModelRepository(server)
+                check(error, f"server {lifecycle.name!r}")
+            finally:
+                lifecycle.loads.pop(threading.get_ident(), None)
+
+    def look() -> None:
+        watch()
+        _check_lost(lifecycle)  # by another poll, for which this one waits
 
     mark = _log.capture.mark()
+    what = f"polling the repositories of {lifecycle.name!r}"
     try:
-        interruptible(call, f"polling the repositories of {lifecycle.name!r}", timeout=timeout)
+        interruptible(call, what, timeout=timeout, watch=look)
     except TritonError as error:
         lifecycle.explain(error, mark)
         raise
     finally:
         _log.capture.forward()
+
+
+def _check_lost(lifecycle: Lifecycle) -> None:
+    """Refuse to wait for a poll that waits for a process that is dead."""
+    lost = ", ".join(map(repr, sorted(set(lifecycle.lost_loads().values()))))
+    if lost:
+        raise InternalError(
+            f"server {lifecycle.name!r}: the python process of {lost} has died in a poll, which "
+            "Triton never ends; only another server can load it"
+        )
 
 
 def register(
