@@ -103,6 +103,13 @@ def test_sequence_controls_are_inputs_of_the_function():
     ]
 
 
+def test_the_version_policy_may_be_what_it_is_anyway():
+    """As a config that was copied says."""
+    policy = {"latest": {"num_versions": 1}}
+    made = function_config("m", X, Y, 0, {"version_policy": policy})
+    assert made.config["version_policy"] == policy
+
+
 def test_numpy_integers_are_dimensions():
     """Whatever is an index is one; the config has plain ints."""
     made = function_config("m", {"x": ("FP32", (np.int64(4),))}, Y, 0, None)
@@ -178,6 +185,19 @@ def test_a_name_that_is_no_text_is_refused():
             "output 'y': 'dims' is declared already",
         ),
         ({"config": {"batch_input": []}}, UnsupportedError, "'batch_input' asks for"),
+        *[
+            (
+                {"config": {"version_policy": policy}},
+                UnsupportedError,
+                "'version_policy': a function",
+            )
+            for policy in ({"all": {}}, {"specific": {"versions": [1]}}, {}, None)
+        ],
+        (
+            {"config": {"version_policy": {"latest": {"num_versions": 2}}}},
+            UnsupportedError,
+            "'version_policy': a function has one version at a time, the latest",
+        ),
         (
             {"config": {"model_transaction_policy": {"decoupled": True}}},
             InvalidArgumentError,

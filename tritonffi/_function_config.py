@@ -38,6 +38,9 @@ _UNSUPPORTED = {
     "batch_output": "outputs that the backend cuts in its own way",
     "ensemble_scheduling": "an ensemble; load that as a model of its own",
 }
+# Triton's default. With any other one an older version would be served too, or in the place of the
+# new one, and the response cache would answer with what an older function gave.
+_ONE_VERSION = {"latest": {"num_versions": 1}}
 _CONTROL_DATATYPES = {
     "int32_false_true": "INT32",
     "fp32_false_true": "FP32",
@@ -192,6 +195,10 @@ def _checked(config: Mapping[str, object] | None, model: str) -> dict[str, JSON]
                 f"{model}: config: {key!r}: keys are written as in config.pbtxt, 'instance_group'"
             )
     parameters = _dict(extra.get("parameters", {}), "parameters", model)
+    if extra.get("version_policy", _ONE_VERSION) != _ONE_VERSION:
+        raise UnsupportedError(
+            f"{model}: config: 'version_policy': a function has one version at a time, the latest"
+        )
     if TOKEN_PARAMETER in parameters:
         raise InvalidArgumentError(
             f"{model}: config: parameter {TOKEN_PARAMETER!r} is not for config to say"
