@@ -71,6 +71,7 @@ ORDER = [
     "_map",
     "_async_map",
     "_function_config",
+    "_function_errors",
     "_function_context",
     "_function_inputs",
     "_function_results",

@@ -12,12 +12,12 @@ import functools
 import itertools
 import logging
 import threading
-import traceback
 from typing import TYPE_CHECKING
 
 from tritonffi._call import check, take_error
 from tritonffi._errors import CancelledError, InternalError, TritonError
 from tritonffi._function_context import RunningBatch, read_context
+from tritonffi._function_errors import error_code, error_text, forget_arrays
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ class Serving:
             if batch.is_warm_up:
                 # Before the answer, after which the load may return and ask for it.
                 self._note_warm_up(error)
-            code = error.code if isinstance(error, TritonError) else InternalError.code
-            self._fail(batch, error, code)
+            self._fail(batch, error, error_code(error))
         return ffi.NULL, None
 
     def _call(self, batch: CData, running: RunningBatch | None) -> tuple[CData, object]:
@@ -175,9 +174,11 @@ class Serving:
         try:
             logger.log(level, "%s", message, exc_info=error)
         finally:
-            _forget_arrays(error)
-            c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
-            lib.tffi_batch_fail(batch, code, c_message)
+            try:
+                forget_arrays(error)
+            finally:
+                c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
+                lib.tffi_batch_fail(batch, code, c_message)
 
 
 class _WrongResultError(Exception):
@@ -192,19 +193,3 @@ def _is_cancelled(batch: CData) -> bool:
     """Return whether nobody wants an answer to a batch that runs."""
     count: int = batch.request_count
     return bool(lib.tffi_batch_cancelled(batch, ffi.new("bool[]", count)) == count)
-
-
-def error_text(error: BaseException, model_name: str) -> str:
-    """Return the class and the words of an exception, without the model that is named already."""
-    try:
-        words = str(error).removeprefix(f"model {model_name!r}: ")
-        return f"{type(error).__name__}: {words}".removesuffix(": ")
-    except Exception:  # noqa: BLE001 -- an exception that has no text is one all the same
-        return type(error).__name__
-
-
-def _forget_arrays(error: BaseException | None) -> None:
-    """Clear the frames of a traceback, so that who keeps the exception keeps no batch with it."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__

@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from tritonffi._call import encode, interruptible, take_error
 from tritonffi._errors import ClosedError, TritonError, UnsupportedError, note
 from tritonffi._function_config import check_model_name, function_config
+from tritonffi._function_errors import error_text
 from tritonffi._function_inputs import InputReader
 from tritonffi._function_results import ResultWriter
-from tritonffi._function_serving import Serving, error_text, logger
+from tritonffi._function_serving import Serving, logger
 from tritonffi._function_target import SupportsExecute, Target
 from tritonffi._native import ffi, lib
 
