@@ -76,6 +76,7 @@ ORDER = [
     "_function_inputs",
     "_function_results",
     "_calling",
+    "_function_loop",
     "_function_target",
     "_function_serving",
     "_functions",

@@ -26,6 +26,33 @@ _GROUPS = tuple(vars(builtins)[n] for n in ("BaseExceptionGroup",) if n in vars(
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+def persist(work: Callable[[], bool]) -> None:
+    """
+    Do a thread's work until there is no more, whatever is raised.
+
+    Another thread may throw something into this one anywhere, also where what has just been raised
+    is dealt with. So `work` must be able to go on from wherever it was left, and is tried twice
+    over: who has just caught something is no longer inside his own `try`.
+
+    Args:
+        work: Returns whether there is nothing more to do.
+    """
+    while True:
+        try:
+            while not _is_done(work):
+                pass
+            return  # noqa: TRY300 -- after it one would be outside
+        except BaseException:  # noqa: BLE001, PERF203, S110
+            pass
+
+
+def _is_done(work: Callable[[], bool]) -> bool:
+    try:
+        return work()
+    except BaseException:  # noqa: BLE001
+        return False
+
+
 def error_text(error: BaseException, model_name: str) -> str:
     """Return the class and the words of an exception, without the model that is named already."""
     try:

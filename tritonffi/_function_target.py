@@ -15,37 +15,28 @@ once, in one of their threads.
 Where a call, `initialize` or `finalize` gives a coroutine, that runs in the model's one event loop,
 a thread of its own, and the instance waits for it. So there are as many calls at a time as there
 are instances, in one loop, in which they may share what belongs to a loop. An async generator runs
-there too. The task is cancelled when all requests of its batch are.
+there too, all of it in one task. The task is cancelled when all requests of its batch are.
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
-import threading
 from collections.abc import AsyncGenerator, Generator
-from concurrent.futures import CancelledError as FutureCancelledError
 from types import MethodType
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from tritonffi._calling import caller
-from tritonffi._errors import CancelledError
+from tritonffi._function_loop import EventLoop
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tritonffi._call import JSON
     from tritonffi._calling import Calling
     from tritonffi._function_config import Declared
     from tritonffi._function_context import Context
     from tritonffi._tensor import Array
-
-T = TypeVar("T")
-
-#: How often who waits for a coroutine looks whether it is still wanted.
-_GLANCE_S = 0.1
 
 _CALL = "__call__"
 _EXECUTE = "execute"
@@ -201,129 +192,8 @@ class Instance:
         """Call the generator function, and give what it yields; see `call`."""
         made = self._call(arrays, context)
         if isinstance(made, AsyncGenerator):
-            return self._drive(made, is_cancelled)
+            return self._loop.stream(made, is_cancelled)
         return cast("Generator[object, None, None]", made)
-
-    def _drive(
-        self, made: AsyncGenerator[object, None], is_cancelled: Callable[[], bool]
-    ) -> Generator[object, None, None]:
-        try:
-            while True:
-                try:
-                    value = self._loop.run(_next(made), is_cancelled)
-                except StopAsyncIteration:
-                    return
-                yield value
-                del value
-        finally:
-            self._loop.run(made.aclose())
-
-
-class EventLoop:
-    """An event loop in a thread of its own, which begins with the first coroutine."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._lock = threading.RLock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._is_over = False
-
-    def run(
-        self,
-        coroutine: Coroutine[object, object, T],
-        is_cancelled: Callable[[], bool] | None = None,
-    ) -> T:
-        """
-        Run a coroutine in the loop, and wait for it.
-
-        Args:
-            coroutine: What is to be run.
-            is_cancelled: Asked now and then; where it says so, the coroutine's task is cancelled,
-                and may come to its end.
-
-        Raises:
-            CancelledError: It was cancelled by that.
-        """
-        import asyncio  # noqa: PLC0415  only who awaits pays for its import: a third of ours
-
-        loop = self._begin()
-        tasks: list[asyncio.Task[object]] = []
-        done = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(_noted(coroutine, tasks), loop)
-        future.add_done_callback(lambda _: done.set())
-        was_cancelled = False
-        while not done.wait(None if is_cancelled is None or was_cancelled else _GLANCE_S):
-            if tasks and is_cancelled is not None and is_cancelled():
-                was_cancelled = True
-                loop.call_soon_threadsafe(tasks[0].cancel)
-        try:
-            return future.result()
-        except FutureCancelledError:
-            if was_cancelled:
-                raise CancelledError("the request was cancelled") from None
-            raise
-        finally:
-            tasks.clear()  # or an exception would hold itself, and what it was raised in
-            del future
-
-    def close(self) -> None:
-        """End the loop, with all that is left in it."""
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            self._is_over = True
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-
-    def _begin(self) -> asyncio.AbstractEventLoop:
-        import asyncio  # noqa: PLC0415  as above
-
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._work, args=(self._loop,), name=f"tritonffi: loop of {self._model}"
-                )
-                self._thread.daemon = True
-                self._thread.start()
-            return self._loop
-
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        import asyncio  # noqa: PLC0415  as above
-
-        asyncio.set_event_loop(loop)
-        try:
-            while not self._is_over:
-                # SystemExit and KeyboardInterrupt leave the loop too; they are the task's result.
-                with contextlib.suppress(SystemExit, KeyboardInterrupt):
-                    loop.run_forever()
-            loop.run_until_complete(_cancel_others())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
-
-
-async def _noted(coroutine: Coroutine[object, object, T], tasks: list[asyncio.Task[object]]) -> T:
-    import asyncio  # noqa: PLC0415  as above
-
-    tasks.append(cast("asyncio.Task[object]", asyncio.current_task()))
-    return await coroutine
-
-
-async def _next(made: AsyncGenerator[T, None]) -> T:
-    return await made.__anext__()
-
-
-async def _cancel_others() -> None:
-    import asyncio  # noqa: PLC0415  as above
-
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _is_generator(function: object) -> bool:
