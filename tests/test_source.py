@@ -160,7 +160,6 @@ OWNERS = {
     "tffi_batch_is_cancelled": ["_function_context"],
     "tffi_batch_cancelled": ["_function_context", "_function_serving"],
     "tffi_batch_is_running": ["_function_inputs"],
-    "tffi_batch_release": ["_functions"],
     "tffi_batch": ["_function_serving"],
 }
 

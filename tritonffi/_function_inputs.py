@@ -37,6 +37,9 @@ logger = logging.getLogger("tritonffi.functions")
 #: Finds what holds the inputs of the inference of this ``tffi_queue *`` and key.
 FindPins: TypeAlias = "Callable[[CData, int], object]"
 
+#: Of each array of a batch its tensor, the buffer of that, its name, and what owns the memory.
+Owners: TypeAlias = "list[tuple[CData, CData, str, CData]]"
+
 _release = lib.tffi_buffer_release_data
 
 
@@ -95,17 +98,16 @@ class InputReader:
         self._inputs = inputs
         self._find_pins = find_pins
         self._stop_lending = stop_lending
-        # Of each array its tensor, the buffer of that, its name, and what owns the memory.
-        self._owners: list[tuple[CData, CData, str, CData]] = []
         self._lent: list[tuple[str, CData]] = []  # what was still in use after the call
         self._has_told = False
 
-    def read(self, batch: CData) -> dict[str, Array]:
+    def read(self, batch: CData, owners: Owners) -> dict[str, Array]:
         """
         Make arrays over the inputs of a batch, which take the memory over from it.
 
         Args:
-            batch: A ``tffi_batch *`` that runs. `give_back` must follow.
+            batch: A ``tffi_batch *`` that runs.
+            owners: An empty list of this batch's, for `give_back`, which must follow.
 
         Returns:
             The arrays by name, without those that the requests do not have.
@@ -127,22 +129,28 @@ class InputReader:
                 continue
             size = tensor.byte_size
             buffer = tensor.buffer
-            owner = ffi.gc(data, _release, size) if buffer else ffi.gc(data, _Pins(pins))
+            # First this: what another thread throws into this one comes when a call has returned.
             tensor.buffer = ffi.NULL
-            self._owners.append((tensor, buffer, declared.name, owner))
+            owner = ffi.gc(data, _release, size) if buffer else ffi.gc(data, _Pins(pins))
+            owners.append((tensor, buffer, declared.name, owner))
             shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
             arrays[declared.name] = from_tensor(
                 tensor.datatype, shape, owner, size, f"input {declared.name!r}", writable=False
             )
         return arrays
 
-    def give_back(self) -> None:
-        """Give the batch back what no array needs any more; after the call."""
-        while self._owners:
-            tensor, buffer, name, owner = self._owners.pop()
+    def give_back(self, owners: Owners) -> None:
+        """
+        Give a batch back what no array needs any more; after the call.
+
+        Args:
+            owners: What `read` has put there.
+        """
+        while owners:
+            tensor, buffer, name, owner = owners.pop()
             if sys.getrefcount(owner) == _ALONE:
+                tensor.buffer = buffer  # first, as above: or nobody would free it
                 ffi.gc(owner, None)
-                tensor.buffer = buffer
             elif not buffer:
                 self._lent.append((name, owner))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from tritonffi._function_context import Context
-    from tritonffi._function_inputs import InputReader
+    from tritonffi._function_inputs import InputReader, Owners
     from tritonffi._function_results import ResultWriter
     from tritonffi._function_target import Instance
     from tritonffi._native import CData
@@ -66,13 +66,29 @@ class Serving:
         self._note_warm_up = note_warm_up
         self._busy = busy
         self._error = ffi.new("struct TRITONSERVER_Error **")
+        self._running: RunningBatch | None = None
+
+    def recover(self, batch: CData) -> None:
+        """
+        Leave what something has cut short that another thread has thrown into this one.
+
+        It may itself be cut short, and is then done again.
+
+        Args:
+            batch: What `serve` had, where it was; one that was not answered fails.
+        """
+        self._busy.discard(threading.current_thread())
+        if self._running is not None:
+            self._running.end()
+        if batch[0]:  # one call, as it must not be released twice
+            lib.tffi_batch_exchange(batch, ffi.NULL, self._error)
 
     def serve(self, batch: CData) -> None:
         """
         Serve a batch, and those that come right after it.
 
         Args:
-            batch: A ``tffi_batch **``: one that runs, and none in the end.
+            batch: A ``tffi_batch **``: one that runs, or none, and none in the end.
         """
         worker = threading.current_thread()
         while batch[0]:
@@ -98,7 +114,7 @@ class Serving:
             live as long as that is used.
         """
         # Only who asks for the requests can ask whether they are cancelled.
-        running = RunningBatch(batch) if batch.requests else None
+        running = self._running = RunningBatch(batch) if batch.requests else None
         try:
             return self._call(batch, running)
         except _WrongResultError as wrong:
@@ -118,9 +134,10 @@ class Serving:
             context["context"] = read_context(batch, running, self._name, self._number)
         is_cancelled = functools.partial(_is_cancelled, batch)
         read = self._reader.read
+        owners: Owners = []
         try:
             if self._instance.is_decoupled:
-                generator = self._instance.generate(read(batch), context, is_cancelled)
+                generator = self._instance.generate(read(batch, owners), context, is_cancelled)
                 try:
                     self._stream(batch, generator)
                 finally:
@@ -129,12 +146,12 @@ class Serving:
                 lib.tffi_batch_end(batch)
                 return ffi.NULL, None
             # In a list, because a traceback that somebody keeps keeps this frame too.
-            results = [self._instance.call(read(batch), context, is_cancelled)]
+            results = [self._instance.call(read(batch, owners), context, is_cancelled)]
             if running is not None:
                 running.end()
             return self._write(batch, results.pop())
         finally:
-            self._reader.give_back()
+            self._reader.give_back(owners)
 
     def _stream(self, batch: CData, generator: Generator[object, None, None]) -> None:
         """

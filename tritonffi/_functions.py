@@ -16,7 +16,6 @@ what else may stand in its place in `_function_target`; `_function_serving` is o
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
@@ -29,7 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from tritonffi._call import encode, interruptible, take_error
 from tritonffi._errors import ClosedError, TritonError, UnsupportedError, note
 from tritonffi._function_config import check_model_name, function_config
-from tritonffi._function_errors import error_text
+from tritonffi._function_errors import error_text, persist
 from tritonffi._function_inputs import InputReader
 from tritonffi._function_results import ResultWriter
 from tritonffi._function_serving import Serving, logger
@@ -336,20 +335,19 @@ class FunctionModel:
         try:
             try:
                 instance = cast("Target", target).enter(self._plain_config)
+                serving = self._serving(number, instance)
             except BaseException as error:  # noqa: BLE001 -- it is raised where the model is loaded
                 ready.set_exception(error)
             else:
                 ready.set_result(None)
-                self._serve_all(number, instance)
+                self._serve_all(number, serving)
         finally:
             del ready
             self._leave(instance)
 
-    def _serve_all(self, number: int, instance: Instance) -> None:
-        function = self._function
-        stop_lending = functools.partial(lib.tffi_function_stop_lending, function)
-        batch = ffi.new("tffi_batch **")
-        serve = Serving(
+    def _serving(self, number: int, instance: Instance) -> Serving:
+        stop_lending = functools.partial(lib.tffi_function_stop_lending, self._function)
+        return Serving(
             self.name,
             number,
             instance,
@@ -357,17 +355,23 @@ class FunctionModel:
             writer=self._writer,
             note_warm_up=self._note_warm_up,
             busy=self._busy,
-        ).serve
+        )
+
+    def _serve_all(self, number: int, serving: Serving) -> None:
+        function = self._function
+        batch = ffi.new("tffi_batch **")
+
+        def serve() -> bool:
+            # Whatever came out of there is a failure to tell of a failure; or another thread has
+            # thrown it into this one, too late for the call that it was meant for.
+            serving.recover(batch)
+            serving.serve(batch)
+            while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
+                serving.serve(batch)
+            return True
+
         _serving.set(self)
-        while True:
-            # Whatever still comes out of there is a failure to tell of a failure; or another thread
-            # has thrown it into this one, too late for the call that it was meant for.
-            with contextlib.suppress(BaseException):
-                while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
-                    serve(batch)
-                return
-            left, batch[0] = batch[0], ffi.NULL
-            lib.tffi_batch_release(left)
+        persist(serve)
 
     def _note_warm_up(self, error: BaseException) -> None:
         if self._warm_up_error is None:
