@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 
 import numpy as np
@@ -195,6 +196,47 @@ def test_other_threads_are_not_taken_for_the_function(load):
     assert first.result()["y"].item() == 1
     assert answers == [2]
     held.calls.clear()
+
+
+def test_a_task_that_outlives_its_call_may_ask_the_model(load, server):
+    """It is not in the call any more, for which it would wait."""
+    tasks = []
+    over = threading.Event()
+    done = threading.Event()
+
+    async def later(own):
+        await asyncio.to_thread(over.wait, 30)
+        return (await own.async_infer({"x": [5.0]}))["y"].item()
+
+    async def function(x):
+        if x[0] == 1:
+            tasks.append(asyncio.create_task(later(server.model("function"))))
+            tasks[0].add_done_callback(lambda _: done.set())
+        return x
+
+    assert load(function).infer({"x": [1.0]})["y"].item() == 1
+    over.set()
+    assert done.wait(30)
+    assert tasks.pop().result() == 5
+
+
+def test_what_runs_on_in_the_context_of_a_call_may_unload_the_model(load, server):
+    """While the call runs that is refused, as it would wait for it."""
+    contexts = []
+    refusals = []
+
+    def function(x):
+        contexts.append(contextvars.copy_context())
+        try:
+            contexts[0].copy().run(server.unload, "function")
+        except UnsupportedError as error:
+            refusals.append(str(error))
+        return x
+
+    assert load(function).infer({"x": [1.0]})["y"].item() == 1
+    assert len(refusals) == 1
+    contexts.pop().run(server.unload, "function")
+    assert not server.model("function").is_ready()
 
 
 def test_a_call_to_another_model_does_not_hold_up_close():

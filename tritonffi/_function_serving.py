@@ -12,6 +12,7 @@ import functools
 import itertools
 import logging
 import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from tritonffi._call import check, take_error
@@ -27,9 +28,28 @@ if TYPE_CHECKING:
     from tritonffi._function_inputs import InputReader, Owners
     from tritonffi._function_results import ResultWriter
     from tritonffi._function_target import Instance
+    from tritonffi._functions import FunctionModel
     from tritonffi._native import CData
 
 logger = logging.getLogger("tritonffi.functions")
+
+
+class OwnCall:
+    """
+    A call of a function model's callable, as what runs in it sees it.
+
+    Attributes:
+        model: The model; None: the call is over. Tasks and threads that go on after it see it too.
+    """
+
+    __slots__ = ("model",)
+
+    def __init__(self, model: FunctionModel | None) -> None:
+        self.model = model
+
+
+#: The call in which this thread, or task, runs.
+own_call: ContextVar[OwnCall | None] = ContextVar("tritonffi.own_call", default=None)
 
 
 class Serving:
@@ -37,7 +57,7 @@ class Serving:
 
     def __init__(
         self,
-        name: str,
+        model: FunctionModel,
         number: int,
         instance: Instance,
         *,
@@ -50,7 +70,7 @@ class Serving:
         Keep what all calls have in common.
 
         Args:
-            name: The model's name.
+            model: Whose instance it is.
             number: The instance's number.
             instance: What it calls.
             reader: Makes the arrays; this instance's own.
@@ -58,7 +78,8 @@ class Serving:
             note_warm_up: Told what the callable raises in a warm-up, before Triton is.
             busy: Holds the thread that serves as long as it is in the callable.
         """
-        self._name = name
+        self._model = model
+        self._name = model.name
         self._number = number
         self._instance = instance
         self._reader = reader
@@ -67,6 +88,7 @@ class Serving:
         self._busy = busy
         self._error = ffi.new("struct TRITONSERVER_Error **")
         self._running: RunningBatch | None = None
+        self._call_now = OwnCall(None)
 
     def recover(self, batch: CData) -> None:
         """
@@ -77,6 +99,7 @@ class Serving:
         Args:
             batch: What `serve` had, where it was; one that was not answered fails.
         """
+        self._call_now.model = None
         self._busy.discard(threading.current_thread())
         if self._running is not None:
             self._running.end()
@@ -92,11 +115,14 @@ class Serving:
         """
         worker = threading.current_thread()
         while batch[0]:
+            self._call_now = OwnCall(self._model)
+            own_call.set(self._call_now)
             self._busy.add(worker)
             try:
                 result, held = self._answer(batch[0])
             finally:
                 self._busy.discard(worker)
+                self._call_now.model = None
             # One call, so that this thread has to take the GIL once for each batch.
             lib.tffi_batch_exchange(batch, result, self._error)
             del result, held

@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tritonffi._call import encode, interruptible, take_error
@@ -31,7 +30,7 @@ from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_errors import error_text, persist
 from tritonffi._function_inputs import InputReader
 from tritonffi._function_results import ResultWriter
-from tritonffi._function_serving import Serving, logger
+from tritonffi._function_serving import OwnCall, Serving, logger, own_call
 from tritonffi._function_target import SupportsExecute, Target
 from tritonffi._native import ffi, lib
 
@@ -348,7 +347,7 @@ class FunctionModel:
     def _serving(self, number: int, instance: Instance) -> Serving:
         stop_lending = functools.partial(lib.tffi_function_stop_lending, self._function)
         return Serving(
-            self.name,
+            self,
             number,
             instance,
             reader=InputReader(self.name, self._inputs, self._find_pins, stop_lending),
@@ -370,8 +369,8 @@ class FunctionModel:
                 serving.serve(batch)
             return True
 
-        _serving.set(self)
         persist(serve)
+        own_call.set(OwnCall(self))  # in which the end of the instance runs
 
     def _note_warm_up(self, error: BaseException) -> None:
         if self._warm_up_error is None:
@@ -401,13 +400,10 @@ class FunctionModel:
             logger.log(logging.ERROR, "%s", message, exc_info=error)
 
 
-#: The function model whose callable runs in this thread, or task.
-_serving: ContextVar[FunctionModel | None] = ContextVar("tritonffi.serving", default=None)
-
-
 def is_own_call(name: str) -> bool:
     """Say whether it is the callable of a model of this name that runs in this thread, or task."""
-    model = _serving.get()
+    call = own_call.get()
+    model = None if call is None else call.model
     return model is not None and model.name == name
 
 
@@ -422,7 +418,8 @@ def check_own_unload(functions: Mapping[str, FunctionModel], name: str) -> None:
     Raises:
         UnsupportedError: It is the one whose callable runs.
     """
-    model = _serving.get()
+    call = own_call.get()
+    model = None if call is None else call.model
     if model is not None and functions.get(name) is model:
         raise UnsupportedError(
             f"model {name!r}: its function unloads the model itself, which would wait for that "
@@ -441,7 +438,10 @@ def check_own_call(functions: Mapping[str, FunctionModel], name: str) -> None:
     Raises:
         UnsupportedError: The only instance of the model would wait for itself.
     """
-    model = _serving.get()
+    call = own_call.get()
+    if call is None:
+        return
+    model = call.model
     if model is None or model.name != name or functions.get(name) is not model:
         return
     if model.instances == 1:
