@@ -197,6 +197,23 @@ def test_other_classes_are_callables_like_others(load):
     assert load(Outputs).infer({"x": row(2)[0]})["y"].item() == 4
 
 
+def test_other_classes_are_not_initialized(load):
+    """Their methods are those of results."""
+
+    class Outputs(dict):
+        def __init__(self, x):
+            super().__init__(y=x * 2)
+
+        def initialize(self, config):
+            self.clear()
+
+        def finalize(self):
+            self.clear()
+
+    assert load(Outputs).infer({"x": row(2)[0]})["y"].item() == 4
+    load.unload()
+
+
 def test_a_class_may_generate(load):
     """Its model is decoupled."""
 

@@ -10,7 +10,8 @@ What stands behind a function model: a callable, an object, or a class with an o
 
 An object may have `initialize`, which gets the model's config, or nothing, before the first call,
 and `finalize`, which is called after the last. Of an object that all instances share each is called
-once, in one of their threads.
+once, in one of their threads. Of a class that is called like a function neither is: both would be
+meant for its objects.
 
 Where a call, `initialize` or `finalize` gives a coroutine, that runs in the model's one event loop,
 a thread of its own, and the instance waits for it. So there are as many calls at a time as there
@@ -112,7 +113,7 @@ class Target:
             method = getattr(made, _method_name(type(made)))
             calling = caller(method, self._inputs, self._model)
             return Instance(calling, made, self._loop, is_decoupled=self.is_decoupled)
-        if self._users == 0:
+        if self._users == 0 and not inspect.isclass(self._given):
             self._initialize(self._given, config)
         self._users += 1
         calling = cast("Calling", self._calling)
@@ -126,7 +127,7 @@ class Target:
     def close(self) -> None:
         """Finalize the object that all share, if it was initialized, and end the loop."""
         try:
-            if self._users:
+            if self._users and not inspect.isclass(self._given):
                 self._finalize(self._given)
         finally:
             self._loop.close()
