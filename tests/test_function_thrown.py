@@ -7,9 +7,12 @@ loop has ended. Here it comes at chosen ones of these steps.
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import inspect
 import opcode
 import sys
+import threading
 from itertools import count
 from pathlib import Path
 
@@ -125,6 +128,38 @@ def test_what_is_thrown_into_a_worker_ends_no_more_than_two_calls(load, caplog, 
         if not was_thrown:
             break
     assert number > 50
+    assert workers() == [worker]
+
+
+@pytest.mark.parametrize("is_generator", [False, True])
+def test_a_worker_that_is_thrown_out_of_its_waiting_cancels_what_it_waits_for(load, is_generator):
+    """The coroutine, which runs in another thread, ends with the call."""
+    entered = threading.Event()
+    ended = threading.Event()
+
+    async def function(x):
+        if x[0]:
+            entered.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                ended.set()
+        return x
+
+    async def generate(x):
+        yield await function(x)
+
+    model = load(generate if is_generator else function)
+    (worker,) = workers()
+    pending = model.submit({"x": [1.0]})
+    assert entered.wait(30)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(worker.ident), ctypes.py_object(LateError)
+    )
+    with pytest.raises(InternalError, match="LateError"):
+        pending.result(timeout=30)
+    assert ended.wait(30)
+    assert model.infer({"x": [0.0]}, timeout=30)["y"].item() == 0
     assert workers() == [worker]
 
 

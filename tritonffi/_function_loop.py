@@ -124,7 +124,8 @@ class EventLoop:
             if not future.done():
                 _call_soon(loop, values.close)
                 self._wait(thread, values.wait_for_end, lambda: None)
-                _result(future, was_cancelled=values.was_cancelled)
+                with contextlib.suppress(FutureCancelledError):  # by that
+                    future.result()
             del future
 
     def close(self) -> None:
@@ -239,7 +240,8 @@ class _Values:
         """Close it where it is."""
         self._is_closed = True
         self._turn.set()
-        self.cancel()
+        if self._is_asked and self._task is not None:
+            self._task.cancel()
 
     def end(self, _: Future[None]) -> None:
         """Tell that there is nothing more."""
