@@ -234,7 +234,6 @@ async def failing_deeper(x):
     await failing_later(x)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="what has a frame is not told by 3.10")
 @pytest.mark.parametrize("function", [failing, failing_later, failing_deeper])
 def test_generators_and_coroutines_that_have_failed_keep_no_array(function):
     """Those that have come to their end are cleared like functions."""

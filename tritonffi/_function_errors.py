@@ -11,8 +11,10 @@ import builtins
 import contextlib
 import ctypes
 import functools
+import gc
 import inspect
 import sys
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING
 
 from tritonffi._errors import InternalError, TritonError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_INT32 = 2**31 - 1
 _GROUPS = tuple(vars(builtins)[n] for n in ("BaseExceptionGroup",) if n in vars(builtins))
+_SUSPENDABLES = (GeneratorType, CoroutineType, AsyncGeneratorType)
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -104,9 +107,9 @@ def _clear(frame: FrameType) -> None:
 
 
 def _may_go_on(frame: FrameType) -> bool:
-    """Return whether a frame of a generator or coroutine is not at its end, for all one knows."""
-    if sys.version_info < (3, 11):
-        return True
+    """Return whether a frame is of a generator or coroutine that is not at its end."""
+    if sys.version_info < (3, 11):  # who has it is found by looking at everything, which takes long
+        return any(type(one) in _SUSPENDABLES for one in gc.get_referrers(frame))
     generator_of, let_go = _c_functions()
     generator = generator_of(frame)
     if generator is None:  # at its end it has let go of the frame
