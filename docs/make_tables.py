@@ -174,7 +174,6 @@ OF_PYTHON = {
     "Result": "likewise",
     "MetricFamily.closed": "what `close` has done",
     "Metric.closed": "what `close` has done",
-    "MetricFamily.forget": "internal",
     "MetricFamilySamples": "what `Server.metrics_dict` returns",
     "MetricSample": "a part of `MetricFamilySamples`",
     "parse_metrics": "takes the text of `Server.metrics` apart",

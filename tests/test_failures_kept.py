@@ -181,7 +181,7 @@ def test_a_failed_function_keeps_no_inputs():
     def fail(x):
         raise ValueError("out of tea")
 
-    with Server(log_error=False, log_warn=False) as server:
+    with Server() as server:
         model = server.load_function("fail", fail, **FP32)
         assert not remains(lambda array: model.infer({"x": array}))
 

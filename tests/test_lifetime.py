@@ -149,7 +149,7 @@ def test_a_dropped_handle_is_gone_at_once(echo):
 @pytest.mark.usefixtures("uncollected")
 def test_what_was_made_by_a_handle_keeps_the_server():
     """A prepared call goes on without the model and the server's own name."""
-    server = Server(log_error=False)
+    server = Server()
     model = server.load_function("echo", lambda x: x, **TENSORS)
     call = model.prepare({"x": np.ones(2, np.float32)})
     seen = weakref.ref(server)

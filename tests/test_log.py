@@ -76,7 +76,8 @@ def records(library):
 
 @pytest.fixture
 def settings(library):
-    """The settings before the test, which are back after it."""
+    """The settings before the test, whatever tests there were before, which are back after it."""
+    log_settings(warn=True, error=True)
     before = log_settings()
     yield before
     log_settings(

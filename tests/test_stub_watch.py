@@ -184,14 +184,17 @@ def test_a_poll_sees_a_process_that_dies(runs, tmp_path):
         print(message(server.close), server.closed)
         print(os.getpid())
     """
+    gone = (
+        "the python process of 'dies' has died in a poll, which Triton never ends; "
+        "only another server can load it"
+    )
+    left = "a server is left behind, unloaded but not stopped: Triton cannot stop it after "
     *lines, pid = run(body, tmp_path)
     assert lines == [
         "model 'dies': a process of Triton's python backend has ended",
-        "the python process of 'dies' has died in a poll, which Triton never ends; only another "
-        "server can load it",
+        gone,
         "[2.0]",
-        "a server is left behind, unloaded but not stopped: Triton cannot stop it after loads of "
-        "'dies' whose python process has died",
+        f"{left}loads of 'dies' whose python process has died",
         "None True",
     ]
     assert segments(pid) == []
