@@ -165,6 +165,18 @@ def test_a_worker_that_is_thrown_out_of_its_waiting_cancels_what_it_waits_for(lo
 
 def test_a_thread_s_work_goes_on_whatever_is_thrown():
     """Also where what was raised before has just been caught."""
+    steps = []
+    # A thread of its own, which ends: what a trace function raises leaves Python in the belief
+    # that the last exception is still being handled.
+    thread = threading.Thread(target=lambda: steps.extend(thrown_at_each_step()))
+    thread.start()
+    thread.join()
+    assert len(steps) > 3
+    assert steps == [[3, 2, 1, 0]] * len(steps)
+
+
+def thrown_at_each_step():
+    """Throw at one step after the other; give what the work came to each time."""
     thrower = Thrower()
     for number in count(1):
         left = [ValueError, SystemExit, LateError]
@@ -181,7 +193,6 @@ def test_a_thread_s_work_goes_on_whatever_is_thrown():
         persist(work)
         was_thrown = thrower.left == 0
         thrower.disarm()
-        assert done[:4] == [3, 2, 1, 0]
+        yield done[:4]
         if not was_thrown:
             break
-    assert number > 3

@@ -118,7 +118,7 @@ class LoadedModels(ABC):
     def lost_loads(self) -> dict[int, str]:
         """Return the models that Triton will load for ever, by the threads that wait for it."""
         return {
-            thread: watch.model or name
+            thread: name or watch.model
             for thread, (name, watch) in list(self.loads.items())
             if watch.has_lost()
         }
