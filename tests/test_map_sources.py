@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import sys
@@ -173,6 +174,30 @@ def test_a_closed_map_has_let_go_of_its_generator(echo, run):
         assert len(ended) == 1
         with pytest.raises(StopAsyncIteration):
             await reading
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main())
+
+
+@LOOPS
+def test_a_generator_that_goes_on_in_spite_of_the_close_is_left(echo, run):
+    """Where it gives one more item, nobody waits for the next."""
+
+    async def items():
+        yield item(1)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        yield item(2)
+
+    async def main():
+        source = items()
+        async with echo.async_map(source) as responses:
+            assert value(await anext(responses)) == 1.0
+            reading = asyncio.ensure_future(anext(responses))
+            await asyncio.sleep(0)
+        with pytest.raises(StopAsyncIteration):
+            await reading
+        assert [left async for left in source] == []
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(main())

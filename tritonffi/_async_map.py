@@ -114,6 +114,10 @@ class Reading:
                 self.items.append(await coming)
             except StopAsyncIteration:
                 return
+            is_left = self.is_left
+            if is_left:  # and the source has gone on in spite of it: nobody asks any more
+                self.items.clear()
+                return
             self._asked = running_loop().create_future()
             self._wake()
             try:
@@ -335,10 +339,10 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cancel what is in flight, and return at once. Closing twice is no error.
+        """Cancel what is in flight. Closing twice is no error.
 
-        Where the next item of an asynchronous iterable is awaited, that is cancelled too, and the
-        end of it is waited for.
+        It returns at once, but where the next item of an asynchronous iterable is awaited: that is
+        cancelled too, and its end is waited for.
         """
         readers = list(self._readers)
         self._close()
