@@ -142,7 +142,9 @@ class EventLoop:
     ) -> None:
         """Wait for something of the loop's, which may end meanwhile."""
         while not wait(_GLANCE_S):
-            if not thread.is_alive() and not wait(0):
+            if not thread.is_alive():
+                if wait(0):  # it was the last thing that the loop did
+                    break
                 raise InternalError(f"{self._model}: its event loop has ended")
             glance()
 
