@@ -142,6 +142,8 @@ def test_a_load_that_will_never_be_over_holds_nobody_up(runs, tmp_path, how):
         if how != "impatient":  # as long as it may be over yet, others wait for it
             print(message(lambda: server.load(name, config)))
             print(message(lambda: server.unload(name)))
+        if how == "ensemble":
+            print(message(lambda: server.load("dies")))
         print(server.model("add").infer({"IN": [1.0]})["OUT"].tolist())
         start = time.monotonic()
         server.close()
@@ -156,13 +158,16 @@ def test_a_load_that_will_never_be_over_holds_nobody_up(runs, tmp_path, how):
         f"model {name!r}: its python process has died in a load, which Triton never ends; "
         "only another server can load it"
     )
-    left = f"{LEFT} loads of {name!r} whose python process has died"
+    loads = "'dies', 'whole'" if how == "ensemble" else repr(name)
+    left = f"{LEFT} loads of {loads} whose python process has died"
     if how == "impatient":
         assert first == "loading model 'dies' is not over after 0.5 s"
         again = ()
     else:
         assert first.startswith("model ")
         again = (again, again)
+    if how == "ensemble":
+        again = (*again, again[0].replace("whole", "dies"))
     assert others == [*again, "[2.0]", left, "True True", "[3.0]"]
     assert segments(pid) == []
 

@@ -117,11 +117,25 @@ class LoadedModels(ABC):
 
     def lost_loads(self) -> dict[int, str]:
         """Return the models that Triton will load for ever, by the threads that wait for it."""
+        loads = list(self.loads.items())
+        # By itself, or behind another load: of what it is a part of, say.
+        lost = self.lost_models()
         return {
             thread: name or watch.model
-            for thread, (name, watch) in list(self.loads.items())
-            if watch.has_lost()
+            for thread, (name, watch) in loads
+            if name in lost or (not name and watch.model in lost)
         }
+
+    def lost_models(self) -> set[str]:
+        """Return the models of which Triton waits for a process that has died, and what needs them.
+
+        Where it is not known which one it was, in a poll, that is an empty name.
+        """
+        lost: set[str] = set()
+        for name, watch in list(self.loads.values()):
+            if watch.has_lost():
+                lost |= {name, watch.model} if name and watch.model else {name or watch.model}
+        return lost
 
     def wait_unloaded(self, handle: CData, names: set[str], deadline: float) -> bool:
         """Wait until models are unloaded that were told to.

@@ -18,7 +18,7 @@ from tritonffi._errors import InternalError, NotFoundError, TritonError
 from tritonffi._functions import check_own_unload
 from tritonffi._mending import Mending
 from tritonffi._native import lib
-from tritonffi._turns import NEVER, turn
+from tritonffi._turns import NEVER, check_lost, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -131,6 +131,7 @@ class _Load:
         """Raise when it will never be over."""
         if self._watch is not None:
             self._watch()
+        check_lost(self._lifecycle, self._name)  # in another load, for which Triton has this wait
 
     def abandoned(self, failure: BaseException | None) -> None:
         """Unload a callable for which nobody waits any more."""

@@ -340,11 +340,11 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
 
 def _check_lost(lifecycle: Lifecycle) -> None:
     """Refuse to wait for a poll that waits for a process that is dead."""
-    lost = ", ".join(map(repr, sorted(set(lifecycle.lost_loads().values()))))
-    if lost:
+    if lifecycle.lost_loads():
+        names = ", ".join(map(repr, sorted(filter(None, lifecycle.lost_models()))))
         raise InternalError(
-            f"server {lifecycle.name!r}: the python process of {lost} has died in a poll, which "
-            "Triton never ends; only another server can load it"
+            f"server {lifecycle.name!r}: the python process of {names or 'a model'} has died in a "
+            "poll, which Triton never ends; only another server can load it"
         )
 
 

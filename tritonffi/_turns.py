@@ -52,6 +52,15 @@ def turn(lifecycle: Lifecycle, name: str, deadline: float = NEVER) -> Iterator[N
             lock.release()
 
 
+def check_lost(lifecycle: Lifecycle, name: str) -> None:
+    """Raise where Triton loads a model for ever, by itself or as a part of one."""
+    if name in lifecycle.lost_models():
+        raise InternalError(
+            f"model {name!r}: its python process has died in a load, which Triton never ends; "
+            "only another server can load it"
+        )
+
+
 def _check_wait(lifecycle: Lifecycle, name: str, deadline: float) -> None:
     """Raise where a turn of the model is not to be waited for any longer."""
     if lifecycle.is_closed:
@@ -60,10 +69,6 @@ def _check_wait(lifecycle: Lifecycle, name: str, deadline: float) -> None:
         raise UnavailableError(
             f"model {name!r}: it is being loaded or unloaded, which may wait for this very call"
         )
-    if name in lifecycle.lost_loads().values():
-        raise InternalError(
-            f"model {name!r}: its python process has died in a load, which Triton never ends; "
-            "only another server can load it"
-        )
+    check_lost(lifecycle, name)
     if time.monotonic() >= deadline:
         raise TimeoutError(f"model {name!r}: other loads and unloads of it are not over")
