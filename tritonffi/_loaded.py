@@ -126,14 +126,17 @@ class LoadedModels(ABC):
             if name in lost or (not name and watch.model in lost)
         }
 
-    def lost_models(self) -> set[str]:
+    def lost_models(self, besides: _python_backend.StubWatch | None = None) -> set[str]:
         """Return the models of which Triton waits for a process that has died, and what needs them.
 
         Where it is not known which one it was, in a poll, that is an empty name.
+
+        Args:
+            besides: Leave out the load that this looks for.
         """
         lost: set[str] = set()
         for name, watch in list(self.loads.values()):
-            if watch.has_lost():
+            if watch is not besides and watch.has_lost():
                 lost |= {name, watch.model} if name and watch.model else {name or watch.model}
         return lost
 

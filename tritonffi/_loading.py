@@ -131,7 +131,8 @@ class _Load:
         """Raise when it will never be over."""
         if self._watch is not None:
             self._watch()
-        check_lost(self._lifecycle, self._name)  # in another load, for which Triton has this wait
+        # In another load, for which Triton has this one wait.
+        check_lost(self._lifecycle, self._name, self._watch)
 
     def abandoned(self, failure: BaseException | None) -> None:
         """Unload a callable for which nobody waits any more."""

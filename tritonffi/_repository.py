@@ -325,7 +325,7 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
 
     def look() -> None:
         watch()
-        _check_lost(lifecycle)  # by another poll, for which this one waits
+        _check_lost(lifecycle, watch)  # by another poll, for which this one waits
 
     mark = _log.capture.mark()
     what = f"polling the repositories of {lifecycle.name!r}"
@@ -338,10 +338,10 @@ def poll(lifecycle: Lifecycle, timeout: float | None) -> None:
         _log.capture.forward()
 
 
-def _check_lost(lifecycle: Lifecycle) -> None:
+def _check_lost(lifecycle: Lifecycle, besides: _python_backend.StubWatch | None = None) -> None:
     """Refuse to wait for a poll that waits for a process that is dead."""
-    if lifecycle.lost_loads():
-        names = ", ".join(map(repr, sorted(filter(None, lifecycle.lost_models()))))
+    if lost := lifecycle.lost_models(besides):
+        names = ", ".join(map(repr, sorted(filter(None, lost))))
         raise InternalError(
             f"server {lifecycle.name!r}: the python process of {names or 'a model'} has died in a "
             "poll, which Triton never ends; only another server can load it"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tritonffi._lifecycle import Lifecycle
+    from tritonffi._python_backend import StubWatch
 
 _SLICE_S = 0.1
 NEVER = float("inf")
@@ -52,9 +53,15 @@ def turn(lifecycle: Lifecycle, name: str, deadline: float = NEVER) -> Iterator[N
             lock.release()
 
 
-def check_lost(lifecycle: Lifecycle, name: str) -> None:
-    """Raise where Triton loads a model for ever, by itself or as a part of one."""
-    if name in lifecycle.lost_models():
+def check_lost(lifecycle: Lifecycle, name: str, besides: StubWatch | None = None) -> None:
+    """Raise where Triton loads a model for ever, by itself or as a part of one.
+
+    Args:
+        lifecycle: The server's.
+        name: The model's.
+        besides: As of `LoadedModels.lost_models`.
+    """
+    if name in lifecycle.lost_models(besides):
         raise InternalError(
             f"model {name!r}: its python process has died in a load, which Triton never ends; "
             "only another server can load it"
