@@ -39,7 +39,8 @@ class OwnCall:
     A call of a function model's callable, as what runs in it sees it.
 
     Attributes:
-        model: The model; None: the call is over. Tasks and threads that go on after it see it too.
+        model: The model; None: there is no call, or it is over. Tasks and threads that go on after
+            it see it too.
     """
 
     __slots__ = ("model",)
@@ -48,8 +49,9 @@ class OwnCall:
         self.model = model
 
 
+_NO_CALL = OwnCall(None)  # which is nobody's to change
 #: The call in which this thread, or task, runs.
-own_call: ContextVar[OwnCall | None] = ContextVar("tritonffi.own_call", default=None)
+own_call: ContextVar[OwnCall] = ContextVar("tritonffi.own_call", default=_NO_CALL)
 
 
 class Serving:

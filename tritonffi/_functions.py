@@ -402,8 +402,7 @@ class FunctionModel:
 
 def is_own_call(name: str) -> bool:
     """Say whether it is the callable of a model of this name that runs in this thread, or task."""
-    call = own_call.get()
-    model = None if call is None else call.model
+    model = own_call.get().model
     return model is not None and model.name == name
 
 
@@ -418,8 +417,7 @@ def check_own_unload(functions: Mapping[str, FunctionModel], name: str) -> None:
     Raises:
         UnsupportedError: It is the one whose callable runs.
     """
-    call = own_call.get()
-    model = None if call is None else call.model
+    model = own_call.get().model
     if model is not None and functions.get(name) is model:
         raise UnsupportedError(
             f"model {name!r}: its function unloads the model itself, which would wait for that "
@@ -438,10 +436,7 @@ def check_own_call(functions: Mapping[str, FunctionModel], name: str) -> None:
     Raises:
         UnsupportedError: The only instance of the model would wait for itself.
     """
-    call = own_call.get()
-    if call is None:
-        return
-    model = call.model
+    model = own_call.get().model
     if model is None or model.name != name or functions.get(name) is not model:
         return
     if model.instances == 1:
