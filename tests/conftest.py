@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import _backend
 import pytest
+from _functions import Loader
 
 from tritonffi import LibraryNotFoundError, Server, _library
 from tritonffi._fetch import get_server
@@ -157,6 +158,14 @@ def on_a_busy_machine(
                 hog.wait()
 
     return run
+
+
+@pytest.fixture
+def load(server: Server) -> Iterator[Loader]:
+    """Loads callables of `x` that return `y` as models of the server; they go with the test."""
+    loader = Loader(server)
+    yield loader
+    loader.unload()
 
 
 @pytest.fixture

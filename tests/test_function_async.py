@@ -24,14 +24,6 @@ from tritonffi import (
 TWO = {"instance_group": [{"count": 2}]}
 
 
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
-
-
 async def double(x):
     """Return twice the input, in a while."""
     await asyncio.sleep(0)

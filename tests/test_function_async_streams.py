@@ -11,21 +11,13 @@ import sys
 import threading
 
 import pytest
-from _functions import Held, Loader, workers
+from _functions import Held, workers
 
 from tritonffi import CancelledError, InternalError
 from tritonffi._function_loop import EventLoop
 
 needs_311 = pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has it since 3.11")
 variable = contextvars.ContextVar("variable", default=0)
-
-
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
 
 
 def values(model):

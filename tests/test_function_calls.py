@@ -17,14 +17,6 @@ from tritonffi import ClosedError, InternalError, Server, TritonError, Unsupport
 TWO = {"instance_group": [{"count": 2}]}
 
 
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
-
-
 def test_a_function_may_call_other_models(load, server, echo):
     """Of every kind, many at a time, and their errors are its own."""
     other = load(lambda x: x * 2, name="other", **BATCHED)

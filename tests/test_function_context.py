@@ -15,14 +15,6 @@ from tritonffi import CancelledError, Context, ContextRequest, InvalidArgumentEr
 START = {"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [0, 1]}
 
 
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
-
-
 def described(request):
     """All that a context tells of a request."""
     return {

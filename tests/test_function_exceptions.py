@@ -12,21 +12,13 @@ import weakref
 
 import numpy as np
 import pytest
-from _functions import Loader, identity, row
+from _functions import identity, row
 from test_function_failures import WARM_UP, raising
 
 from tritonffi import InternalError, TritonError, UnknownError
 from tritonffi._function_errors import error_code, error_text, forget_arrays
 
 TWO = {"instance_group": [{"count": 2}]}
-
-
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
 
 
 def raise_from_itself(x):

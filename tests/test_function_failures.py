@@ -45,14 +45,6 @@ WARM_UP = {
 
 
 @pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
-
-
-@pytest.fixture
 def own_server():
     """A server of the test's own: a failed load makes a server unready for good."""
     with Server() as server:

@@ -71,14 +71,6 @@ def told():
     logger.removeHandler(handler)
 
 
-@pytest.fixture
-def load(server):
-    """Loads functions, and unloads them after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
-
-
 def double(x):
     """Work for a function."""
     return {"y": x * 2}

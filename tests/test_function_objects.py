@@ -16,14 +16,6 @@ from tritonffi import InternalError, Server, _functions
 TWO = {"instance_group": [{"count": 2}]}
 
 
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
-
-
 class Scale:
     """Multiplies by what its model's config says, and counts its calls."""
 

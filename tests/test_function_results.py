@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from _functions import BATCHED, Held, Loader, row, statistics
+from _functions import BATCHED, Held, row, statistics
 
 from tritonffi import InternalError, Result
 
@@ -18,14 +18,6 @@ PARAMETERS = {
     "no": False,
     "real": -1.5e300,
 }
-
-
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
 
 
 @pytest.mark.parametrize("outputs", [lambda x: {"y": x}, lambda x: x])

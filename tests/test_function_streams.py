@@ -25,14 +25,6 @@ from tritonffi import (
 )
 
 
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that yield `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
-
-
 def wrapped(x):
     """Return a generator, without being a generator function."""
     return count(x)

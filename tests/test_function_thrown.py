@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _functions import Loader, workers
+from _functions import workers
 
 import tritonffi
 from tritonffi import InternalError
@@ -75,14 +75,6 @@ class Thrower:
                 self.disarm()
                 raise LateError
         return self._trace
-
-
-@pytest.fixture
-def load(server):
-    """Load callables; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
 
 
 @pytest.mark.parametrize("wants_context", [False, True])

@@ -26,14 +26,6 @@ from conftest import counters
 from tritonffi import InternalError, Server
 
 
-@pytest.fixture
-def load(server):
-    """Load callables of `x` that return `y`; they are unloaded after the test."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
-
-
 def test_a_callable_is_a_model(load, server):
     """Arrays go in by name and come out by name; metadata and config are the model's."""
 

@@ -7,17 +7,9 @@ import threading
 
 import numpy as np
 import pytest
-from _functions import FP32, Loader, row
+from _functions import FP32, row
 
 from tritonffi import InvalidArgumentError, QueueFullError, TritonError, UnavailableError
-
-
-@pytest.fixture
-def load(server):
-    """Loads callables of `x` that return `y` as models of the server, until the test is over."""
-    loader = Loader(server)
-    yield loader
-    loader.unload()
 
 
 @pytest.fixture
