@@ -337,6 +337,21 @@ def test_what_is_collected_at_the_exit_is_no_trouble(start, tmp_path, backend_di
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_a_server_that_did_not_close_in_time_does_so_when_it_is_dropped(start, gate):
+    """What has held it up has ended meanwhile."""
+    server = start()
+    lifecycle = server._lifecycle
+    inference = server.model("one").submit(ONES, parameters=HELD)
+    gate.wait()
+    with pytest.raises(TimeoutError, match=r"did not stop within 0\.05 s"):
+        server.close(timeout=0.05)
+    gate.open()
+    del server, inference
+    gc.collect()
+    join_closing()
+    assert lifecycle._server is None
+
+
 def test_a_dropped_server_that_does_not_close_is_told_of(start, gate, caplog):
     """In the log: nobody is there to raise to."""
     server = start()

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from contextlib import suppress
 
 import _backend
@@ -163,6 +164,30 @@ def test_a_handler_may_raise_at_any_step_of_a_close(start):
         # It is deleted when no server runs any more, and its folder with it.
         assert made.folder.exists() == (made in tritonffi._process.process._servers)
         number = number + 1 if number < 25 else later(number)  # each, where locks are taken
+    assert number > 40
+
+
+def test_a_server_that_is_dropped_after_a_close_that_was_cut_short_closes():
+    """Without a warning, where that was at work: somebody has called `close`."""
+    number = 1
+    came = True
+    while came:
+        server = Server()
+        lifecycle = server._lifecycle
+        made = lifecycle._server
+        came = cut_short(number, server.close)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            is_open = not server.closed
+            del server
+            gc.collect()
+            for thread in threading.enumerate():
+                if thread.name.startswith("tritonffi: closing"):
+                    thread.join(30)
+        assert [warning.category for warning in told] == [ResourceWarning] * is_open
+        assert lifecycle._server is None, number
+        assert made.is_stopped
+        number = later(number)
     assert number > 40
 
 

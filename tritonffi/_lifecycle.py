@@ -69,6 +69,7 @@ class Lifecycle(LoadedModels):
         self._pid = os.getpid()
         self._closing = threading.RLock()
         self._is_closing = False
+        self._is_close_begun = False
         self._stopping = threading.Lock()  # over the next two; only who stops waits for it
         self._is_stopped = False
         self._stop_error: TritonError | None = None
@@ -205,6 +206,16 @@ class Lifecycle(LoadedModels):
         """Whether it takes no calls any more."""
         return self.native is None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether a close has nothing to do any more: it is through, or was and is in vain.
+
+        Of a start that has not succeeded it has not, either: that takes back itself what it made.
+        """
+        if os.getpid() != self._pid or self._server is None or self._stop_error is not None:
+            return True
+        return self.is_closed and not self._is_close_begun
+
     def forked(self) -> None:
         """Be of no use in a forked child: Triton's threads are not there."""
         self.native = None
@@ -267,6 +278,7 @@ class Lifecycle(LoadedModels):
     ) -> None:
         handle = server.handle
         self._refusal = "is closed"
+        self._is_close_begun = True
         self.native = None
         self._drain(deadline)
         lost_loads = self.lost_loads()

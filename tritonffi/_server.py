@@ -149,7 +149,7 @@ class Server(Closing):
         """
         check_duration(timeout, "timeout")
         self._lifecycle.close(timeout)
-        if self.closed:  # and not where a handler has interrupted another close at its beginning
+        if self._lifecycle.is_over:  # and not where a handler has interrupted another close
             self._finalizer.detach()
 
     def is_live(self) -> bool:
@@ -464,19 +464,20 @@ def _pins_of(reference: weakref.ref[Lifecycle]) -> FindPins:
 
 
 def _forgotten(lifecycle: Lifecycle) -> None:
-    """Close a server that was dropped without `close`.
+    """Close a server that was dropped without `close`, or whose close has not come to its end.
 
     On a thread of its own: the garbage collector runs in whatever thread, which may hold a lock
     that the close needs, or a thread that it waits for. So it is not waited for to its end, either.
     """
-    if lifecycle.is_closed:
+    if lifecycle.is_over:
         return
     try:
-        warnings.warn(
-            f"server {lifecycle.name!r} was not closed: use 'with' or call close()",
-            ResourceWarning,
-            stacklevel=2,
-        )
+        if not lifecycle.is_closed:
+            warnings.warn(
+                f"server {lifecycle.name!r} was not closed: use 'with' or call close()",
+                ResourceWarning,
+                stacklevel=2,
+            )
     finally:  # also where warnings are errors
         closing = threading.Thread(
             target=_close,
