@@ -6,13 +6,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 
 import numpy as np
 import pytest
-from _functions import BATCHED, FP32, Held, Loader, row
+from _functions import BATCHED, FP32, Held, Loader, identity, row
 from conftest import counters
 
-from tritonffi import ClosedError, InternalError, Server, TritonError, UnsupportedError
+from tritonffi import (
+    ClosedError,
+    InternalError,
+    Server,
+    TritonError,
+    UnsupportedError,
+    _loading,
+    _rest,
+)
 
 TWO = {"instance_group": [{"count": 2}]}
 
@@ -210,6 +219,25 @@ def test_a_task_that_outlives_its_call_may_ask_the_model(load, server):
     over.set()
     assert done.wait(30)
     assert tasks.pop().result() == 5
+
+
+@pytest.mark.parametrize("how", ["unload", "load anew"])
+def test_a_function_lets_another_model_go_at_once(load, server, monkeypatch, how):
+    """Its own call, which is in flight meanwhile, is not waited for."""
+    monkeypatch.setattr(_rest, "_OTHERS_S", 60.0)
+    monkeypatch.setattr(_loading, "_REPLACED_S", 60.0)
+    load(identity, name="other")
+
+    def let_go(x):
+        began = time.monotonic()
+        if how == "unload":
+            server.unload("other")
+        else:
+            load(identity, name="other")
+        return np.array([time.monotonic() - began], np.float32)
+
+    model = load(let_go)
+    assert model.infer({"x": [1]})["y"].item() < 30
 
 
 def test_what_runs_on_in_the_context_of_a_call_may_unload_the_model(load, server):

@@ -219,8 +219,20 @@ class LoadedModels(ABC):
                 stubs = of_instances(of_model, self.stub_records(name))
                 self._dead[name] = {stub for stub in stubs if stub.is_dead()}
         functions = [self.functions[name] for name in names if name in self.functions]
-        with held(handle, versions, self.inferences, functions, patience):
+        with held(handle, versions, lambda: self._may_ask(names), functions, patience):
             yield configs
+
+    def _may_ask(self, names: set[str]) -> list[Inference]:
+        """Return the inferences in flight that are at some models, or may ask them yet.
+
+        What a callable asks is in flight by itself. The callable is not waited for: it may be the
+        very one that has a model unloaded.
+        """
+        return [
+            inference
+            for inference in self.inferences()
+            if inference.model_name in names or inference.model_name not in self.functions
+        ]
 
     def retire(self, function: FunctionModel) -> None:
         """Let a function model go that no name stands for; a call of it is not waited for."""
