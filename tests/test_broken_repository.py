@@ -104,6 +104,17 @@ def test_close_waits_for_what_the_index_did_not_show(start, gate, tmp_path, how)
     server.close()
 
 
+def test_files_find_a_private_folder_that_was_cleared_away(start):
+    """It is made anew, for them."""
+    server = start("one")
+    shutil.rmtree(server._lifecycle.repository)
+    tensor = [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]
+    config = {"backend": "tffitest", "input": tensor, "output": tensor}
+    model = server.load("new", config, {"1/file": b"content"})
+    assert model.infer({"x": [1.0]})["x"].tolist() == [1.0]
+    server.unload("new")
+
+
 def test_a_private_folder_that_was_cleared_away(start):
     """By something that removes old temporary files, say."""
     server = start("one")

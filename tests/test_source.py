@@ -28,6 +28,7 @@ ORDER = [
     "_interpreter",
     "_closing",
     "_errors",
+    "_limits",
     "_numbers",
     "_enums",
     "_call",

@@ -45,7 +45,7 @@ def run(library, tmp_path):
 
     def run(code="work()", *, command=PLAIN, env=None):
         clean = {"TRITONFFI_LIBRARY": str(library.path)}
-        for name in ("PATH", "LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS"):
+        for name in ("PATH", "PYTHONPATH", "LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS"):
             if name in os.environ:
                 clean[name] = os.environ[name]
         done = subprocess.run(
@@ -139,6 +139,75 @@ def test_a_limit_on_memory(run):
             del data, value
             assert model.infer({"x": np.ones(8, np.uint8)})["y"].sum() == 8
     """)
+
+
+NO_MORE_FILES = """
+server = tritonffi.Server()
+def load(value):
+    return server.load_function(
+        "f", lambda x: x + value, inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])}
+    )
+load(1)
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "call"),
+    [
+        ("model 'f'", "load(2)"),
+        ("model 'g'", 'server.load("g", {"backend": "none"}, {"1/x": b"x"})'),
+        ("server 'other'", 'tritonffi.Server(server_id="other")'),
+    ],
+    ids=["a function", "files", "a server"],
+)
+def test_a_process_that_can_open_no_more_files(run, what, call):
+    """It is told so and what to do; what is there goes on, and when it can, so does the rest."""
+    run(
+        f"""
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+{NO_MORE_FILES}
+try:
+    {call}
+except tritonffi.UnavailableError as error:
+    assert str(error).startswith({what!r} + ": Too many open files: "), error
+    assert str(error).endswith(
+        ". This process may open no more files: raise its limit (ulimit -n), or close what it has "
+        "open"
+    ), error
+else:
+    raise AssertionError
+assert server.model("f").infer({{"x": [1.0]}})["y"].tolist() == [2]
+for descriptor in held:
+    os.close(descriptor)
+with server:
+    assert load(3).infer({{"x": [1.0]}})["y"].tolist() == [4]
+"""
+    )
+
+
+def test_what_triton_cannot_open_is_explained_by_the_limit(run):
+    """Its own words do not say why."""
+    run(
+        f"""
+resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+{NO_MORE_FILES}
+try:
+    server.load("none")
+except tritonffi.NotFoundError as error:
+    assert "This process may open no more files" in str(error)
+else:
+    raise AssertionError
+for descriptor in held:
+    os.close(descriptor)
+server.close()
+"""
+    )
 
 
 NO_MORE_THREADS = """

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tritonffi import _leftovers, _log, _python_backend
+from tritonffi import _leftovers, _limits, _log, _python_backend
 from tritonffi._call import check, interruptible, keep
 from tritonffi._completion import CompletionQueue
 from tritonffi._enums import ModelControlMode
@@ -86,9 +86,10 @@ class Lifecycle(LoadedModels):
         """
         folder = self._folder
         try:
-            _leftovers.make_folder(folder)
-            _log.capture.watch(self)
-            options = resolved(self.options, self._library, folder)
+            with _limits.named(f"server {self.name!r}"):
+                _leftovers.make_folder(folder)
+                _log.capture.watch(self)
+                options = resolved(self.options, self._library, folder)
             watch = _python_backend.StubWatch()
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -138,6 +139,7 @@ class Lifecycle(LoadedModels):
         _log.add_log(error, _log.capture.since(mark), about)
         hint = _python_backend.hint(self._library.path, self._library.stubs, str(error))
         hint = hint or next((hint for text, hint in HINTS.items() if text in str(error)), None)
+        hint = hint or _limits.hint()
         if hint is not None:
             error.args = (f"{error}\n{hint}",)
 

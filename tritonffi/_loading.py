@@ -16,6 +16,7 @@ from tritonffi import _log, _python_backend
 from tritonffi._call import check, encode_name, interruptible, parameters
 from tritonffi._errors import InternalError, NotFoundError, TritonError
 from tritonffi._functions import check_own_unload
+from tritonffi._limits import named
 from tritonffi._mending import Mending
 from tritonffi._native import lib
 from tritonffi._turns import NEVER, check_lost, turn
@@ -115,7 +116,7 @@ class _Load:
             if function is not None and not function.begin_load():
                 return None  # its caller has left while this waited
             try:
-                with self._prepare() as (overrides, watch):
+                with named(f"model {name!r}"), self._prepare() as (overrides, watch):
                     self._watch = watch
                     self.mark = _log.capture.mark()
                     self._is_reload = _load_in_turn(lifecycle, name, overrides, watch)

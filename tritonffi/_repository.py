@@ -206,6 +206,7 @@ def _written(lifecycle: Lifecycle, name: str, contents: Mapping[str, bytes]) -> 
     vain for those of a part when it loads an ensemble. Where the load fails, the folder that was
     there before is there again: the model that was loaded from it goes on.
     """
+    lifecycle.repository.mkdir(parents=True, exist_ok=True)  # it may have been cleared away
     folder = lifecycle.repository / name
     aside = pathlib.Path(tempfile.mkdtemp(dir=lifecycle.repository.parent))
     made, before = aside / "made", aside / "before"
@@ -243,7 +244,7 @@ def new_version(
     with lifecycle.use():
         lifecycle.handle()
         folder = lifecycle.repository / name
-        last = max((int(path.name) for path in folder.glob("[0-9]*")), default=0)
+        last = _last_version(folder)
         version = folder / str(last + 1 if is_new else max(1, last))
         was_there = version.is_dir()
         version.mkdir(parents=True, exist_ok=True)
@@ -254,6 +255,16 @@ def new_version(
                 with suppress(OSError):
                     version.rmdir()
             raise
+
+
+def _last_version(folder: pathlib.Path) -> int:
+    """Return the last version in the folder of a function, which may not be there; 0: none."""
+    try:
+        # Not by glob, which finds nothing in some Pythons where it cannot look.
+        versions = os.listdir(folder)  # noqa: PTH208
+    except FileNotFoundError:
+        return 0
+    return max((int(version) for version in versions if version.isdecimal()), default=0)
 
 
 def config_text(name: str, config: Mapping[str, object]) -> str:
