@@ -56,11 +56,11 @@ def test_pip_may_say_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         _fetch.download(tmp_path, quiet=True)
 
 
-def test_pip_installs_into_the_folder_where_its_settings_say_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As those of a user do who has no right to write to the system's."""
-    wheel = tmp_path / "numpy-1.26.0-py3-none-any.whl"
+@pytest.fixture
+def numpy_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a small numpy, which the user's settings of pip name; they name no index."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
     about = "numpy-1.26.0.dist-info"
     files = {
         "numpy/__init__.py": "",
@@ -68,11 +68,42 @@ def test_pip_installs_into_the_folder_where_its_settings_say_otherwise(
         f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{about}/RECORD"))
-    with zipfile.ZipFile(wheel, "w") as archive:
+    with zipfile.ZipFile(folder / "numpy-1.26.0-py3-none-any.whl", "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-    for name, value in (("USER", "1"), ("NO_INDEX", "1"), ("FIND_LINKS", str(tmp_path))):
-        monkeypatch.setenv(f"PIP_{name}", value)
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setattr(_fetch, "packages_problem", lambda: None)
+    return folder
+
+
+@pytest.mark.parametrize("place", ["environment", "file"])
+def test_pip_s_settings_for_other_packages_lead_nowhere_else(
+    tmp_path: Path, numpy_wheel: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Neither to another folder, nor to a refusal; those of the index hold."""
+    elsewhere = tmp_path / "elsewhere"
+    constraint = tmp_path / "constraint.txt"
+    constraint.write_text("numpy>=2\n")
+    settings = {
+        "no-index": "1",
+        "find-links": str(numpy_wheel),
+        **dict.fromkeys(("prefix", "root", "target", "dest", "src"), str(elsewhere)),
+        **dict.fromkeys(("user", "dry-run", "require-hashes", "require-virtualenv"), "1"),
+        **dict.fromkeys(("constraint", "requirement"), str(constraint)),
+        "no-binary": ":all:",
+    }
+    if place == "environment":
+        settings |= {"platform": "win32", "python-version": "2.7", "python": "/nonexistent"}
+        for name, value in settings.items():
+            monkeypatch.setenv("PIP_" + name.upper().replace("-", "_"), value)
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    else:
+        text = "".join(f"{name} = {value}\n" for name, value in settings.items())
+        (tmp_path / "pip.conf").write_text(f"[global]\n{text}[install]\n{text}[download]\n{text}")
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     packages = _fetch.get_packages(tmp_path / "server", quiet=True)
-    assert (packages / "numpy" / "__init__.py").is_file()
+    assert packages == _fetch.packages_directory(tmp_path / "server")
+    assert names_in(packages) == ["numpy", "numpy-1.26.0.dist-info"]
+    assert names_in(packages.parent) == [packages.name]
+    assert not elsewhere.exists()

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from _interrupted import cut_short, interrupted
+from _interrupted import InterruptionError, cut_short, interrupted
 
 from tritonffi import (
     ClosedError,
@@ -20,6 +22,8 @@ from tritonffi import (
     MetricKind,
     TritonError,
     _call,
+    _fetch,
+    _lock_file,
     _log,
     log_message,
     log_settings,
@@ -244,3 +248,46 @@ def test_a_handler_may_raise_at_any_step_of_a_start_that_is_counted():
         came = cut_short(number, whole)
         assert process._starting == set()
     assert number > 3
+
+
+def test_a_handler_may_raise_at_any_step_of_a_lock_of_a_folder(tmp_path):
+    """It is free again, and neither its file nor a descriptor is left."""
+    target = tmp_path / "made" / "server"
+
+    def whole():
+        with _fetch._locked(target, quiet=True):
+            assert target.parent.is_dir()
+
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    number = 0
+    came = True
+    while came:
+        number += 1
+        came = cut_short(number, whole)
+        assert len(list(descriptors.iterdir())) == before, number
+        assert not list(tmp_path.rglob("*.lock"))
+        shutil.rmtree(tmp_path / "made", ignore_errors=True)  # the next one would leave it alone
+        whole()
+        assert list(tmp_path.iterdir()) == []
+    assert number > 10
+
+
+def test_who_stops_waiting_for_a_lock_takes_none_away(tmp_path):
+    """Its file is that of who has it."""
+    target = tmp_path / "server"
+    wait = _lock_file.fcntl.flock
+
+    def give_up(descriptor, how):
+        if not how & fcntl.LOCK_NB:
+            raise InterruptionError
+        wait(descriptor, how)
+
+    with _fetch._locked(target, quiet=True):
+        (lock,) = tmp_path.iterdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_lock_file.fcntl, "flock", give_up)
+            with pytest.raises(InterruptionError), _fetch._locked(target, quiet=True):
+                pass
+        assert lock.exists()
+    assert not lock.exists()

@@ -32,6 +32,7 @@ ORDER = [
     "_numbers",
     "_enums",
     "_call",
+    "_lock_file",
     "_fetch",
     "_elf",
     "_leftovers",

@@ -15,7 +15,6 @@ whenever we are killed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import itertools
 import json
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import platformdirs
 
 from tritonffi._call import expanded
+from tritonffi._lock_file import release, take
 
 if TYPE_CHECKING:
     import zipfile
@@ -48,6 +48,17 @@ _LICENSES: Final = f"nvidia_pytriton-{VERSION}.dist-info/licenses/"
 _RECORD: Final = "server.json"
 _PACKAGES: Final = "python_packages"
 _CHUNK: Final = 1 << 20
+# Settings of pip that are about what a user installs. An empty one would not go over a file's.
+_PIP_OVERRIDES: Final = {
+    "PIP_CONSTRAINT": os.devnull,
+    "PIP_REQUIREMENT": os.devnull,
+    "PIP_REQUIRE_HASHES": "0",
+    "PIP_REQUIRE_VIRTUALENV": "0",
+}
+_PIP_FOR_OTHERS: Final = (
+    *("PIP_ABI", "PIP_EDITABLE", "PIP_IMPLEMENTATION"),
+    *("PIP_PLATFORM", "PIP_PYTHON", "PIP_PYTHON_VERSION"),
+)
 
 
 class FetchError(RuntimeError):
@@ -157,23 +168,18 @@ def download(folder: Path, *, quiet: bool = False) -> Path:
         f"download the wheel elsewhere from https://pypi.org/project/{PACKAGE}/{VERSION}/#files "
         "and pass it with --wheel FILE"
     )
-    _pip("download", folder, f"{PACKAGE}=={VERSION}", otherwise, quiet=quiet)
-    wheels = sorted(folder.glob("*.whl"))
-    if not wheels:
-        raise FetchError(f"pip downloaded no wheel of {PACKAGE} {VERSION}")
-    return wheels[0]
+    return _pip(folder, f"{PACKAGE}=={VERSION}", otherwise, quiet=quiet)
 
 
-def _pip(command: str, folder: Path, package: str, otherwise: str, *, quiet: bool) -> None:
-    """Have this environment's pip put one package, without those that it needs, into a folder."""
+def _pip(folder: Path, package: str, otherwise: str, *, quiet: bool) -> Path:
+    """Have this environment's pip download one package into a folder, and return the wheel."""
     if importlib.util.find_spec("pip") is None:
         raise FetchError(
             f"this environment ({sys.executable}) has no pip. Add it with `python -m ensurepip`, "
             f"or {otherwise}"
         )
-    # The user's own settings may say --user, which does not go with a folder.
-    where = ["--dest"] if command == "download" else ["--no-user", "--target"]
-    arguments = [command, "--no-deps", "--only-binary=:all:", *where, str(folder), package]
+    # Never an installation, which the user's own settings may lead elsewhere in many ways.
+    arguments = ["download", "--no-deps", "--only-binary=:all:", "--dest", str(folder), package]
     import subprocess  # noqa: PLC0415  each start of a server looks for what was fetched before
 
     done = subprocess.run(  # noqa: S603  no shell, and nothing in it comes from outside
@@ -182,13 +188,29 @@ def _pip(command: str, folder: Path, package: str, otherwise: str, *, quiet: boo
         stderr=subprocess.STDOUT if quiet else None,
         encoding="utf-8",
         errors="backslashreplace",  # the names of files are any bytes
+        env=_pip_environment(),
         check=False,
     )
+    name = package.replace("==", " ")
     if done.returncode != 0:
         raise FetchError(
-            f"pip could not {command} {package.replace('==', ' ')} (exit code {done.returncode}). "
+            f"pip could not download {name} (exit code {done.returncode}). "
             f"Without access to an index, {otherwise}\n{done.stdout or ''}".rstrip()
         )
+    wheels = sorted(folder.glob("*.whl"))
+    if not wheels:
+        raise FetchError(f"pip downloaded no wheel of {name}")
+    return wheels[0]
+
+
+def _pip_environment() -> dict[str, str]:
+    """Return the environment with the user's settings of pip, but those for other packages."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper() not in (*_PIP_OVERRIDES, *_PIP_FOR_OTHERS)
+    }
+    return kept | _PIP_OVERRIDES
 
 
 def packages_directory(server: Path) -> Path:
@@ -242,8 +264,11 @@ def get_packages(server: Path, *, quiet: bool = False) -> Path:
         partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(target), dir=target.parent))
         try:
             _say(f"getting {_NUMPY} for {target}", quiet=quiet)
-            otherwise = f"unpack its wheel into {target}"
-            _pip("install", partial / "packages", _NUMPY, otherwise, quiet=quiet)
+            wheel = _pip(partial, _NUMPY, f"unpack its wheel into {target}", quiet=quiet)
+            import zipfile  # noqa: PLC0415  as above
+
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(partial / "packages")
             _put_in_place(partial / "packages", target, partial)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -366,44 +391,22 @@ def _locked(target: Path, *, quiet: bool) -> Iterator[None]:
     """
     lock = target.parent / f".{target.name}.lock"
     made = list(itertools.takewhile(lambda folder: not os.path.lexists(folder), target.parents))
+    waiting = f"another process is getting the server for {target}: waiting"
+    opened: list[int] = []
     try:
-        descriptor = _take_lock(lock, target, quiet=quiet)
-    except OSError as error:
-        _remove_empty(made)
-        raise FetchError(f"cannot write in {target.parent}: {error.strerror}") from None
-    try:
+        try:
+            take(opened, lock, lambda: _say(waiting, quiet=quiet))
+        except OSError as error:
+            raise FetchError(f"cannot write in {target.parent}: {error.strerror}") from None
         yield
     finally:
-        # Before the lock is dropped: who waits for it sees that its file is gone, and begins anew.
-        with contextlib.suppress(OSError):
-            lock.unlink()
-        os.close(descriptor)
-        _remove_empty(made)
-
-
-def _take_lock(lock: Path, target: Path, *, quiet: bool) -> int:
-    """Take the lock in the file `lock`, which is made as are the folders above it."""
-    while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except FileNotFoundError:
-            if lock.parent.is_dir():  # which takes no files, as /proc
-                raise
-            continue  # another, that failed, has removed the folders that it had made
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                _say(f"another process is getting the server for {target}: waiting", quiet=quiet)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), lock.lstat()):
-                    return descriptor
-        except BaseException:
-            os.close(descriptor)
+            release(opened, lock)
+        except BaseException:  # a signal handler has raised
+            release(opened, lock)
             raise
-        os.close(descriptor)
+        finally:
+            _remove_empty(made)
 
 
 def _remove_empty(folders: list[Path]) -> None:
