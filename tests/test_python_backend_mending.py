@@ -126,6 +126,19 @@ def test_a_load_of_another_config_or_of_files_is_made_once(runs, tmp_path):
         assert pids(model) == {-1}
 
 
+def test_a_load_replaces_a_killed_stub_of_files_under_the_config_that_came_with_them(runs):
+    """Python has written its cache beside them, which counts as a change."""
+    config = {**CONFIG, "parameters": {"mine": {"string_value": "x"}}}
+    with Server() as server:
+        model = server.load("pid", config, {"1/model.py": IDENTITY.format(TELL).encode()})
+        (before,) = pids(model)
+        os.kill(before, signal.SIGKILL)
+        server.load("pid")
+        (after,) = pids(model)
+        assert after != before
+        assert model.config()["parameters"]["mine"] == {"string_value": "x"}
+
+
 def test_a_load_replaces_stubs_that_died_with_a_request(runs, tmp_path):
     """Each time, though the backend keeps all the old ones."""
     write_unchanged(tmp_path, "pid")

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import _backend
 import pytest
 
 from tritonffi import (
     AlreadyExistsError,
+    InternalError,
     InvalidArgumentError,
     ModelControlMode,
     NotFoundError,
@@ -71,6 +73,54 @@ def test_a_model_can_be_made_of_files_alone(small):
     assert states(small)["made", 1] == "READY"
     small.unload("made")
     assert states(small)["made", 1] == "UNAVAILABLE"
+
+
+def owner(server, name):
+    """Whose config a model has: what the config says of it."""
+    parameters = server.model(name).config()["parameters"]
+    return parameters["owner"]["string_value"] if "owner" in parameters else None
+
+
+def change(folder, number):
+    """Add a file to a model's folder, which is newer than all there, whatever the clock's steps."""
+    path = folder / "1" / f"new{number}"
+    path.touch()
+    later = path.stat().st_mtime + 100 * (number + 1)
+    os.utime(path, (later, later))
+
+
+@pytest.mark.parametrize("files", [None, {"1/weights.bin": b"abc"}], ids=["config", "files"])
+def test_a_model_that_is_in_no_repository_keeps_its_config(small, files):
+    """In loads without one, whatever has come to its folder, until it is unloaded."""
+    small.load("made", {**CONFIG, "parameters": {"owner": {"string_value": "me"}}}, files)
+    for number in range(2):
+        change(small._lifecycle.repository / "made", number)
+        small.load("made")
+        assert (answer(small, "made"), owner(small, "made")) == (([1.0], 1), "me")
+    small.unload("made")
+    with pytest.raises(InternalError, match="Could not determine backend"):
+        small.load("made")
+
+
+@pytest.mark.parametrize(
+    ("files", "is_changed", "kept"),
+    [
+        (None, False, "me"),
+        (None, True, None),
+        ({"1/weights.bin": b"abc"}, False, None),
+        ({"1/weights.bin": b"abc"}, True, None),
+    ],
+)
+def test_a_load_without_a_config_takes_the_repository_s_where_that_is_news(
+    small, tmp_path, files, is_changed, kept
+):
+    """Or files had come with the config that it had."""
+    small.load("one", {**CONFIG, "parameters": {"owner": {"string_value": "me"}}}, files)
+    assert owner(small, "one") == "me"
+    if is_changed:
+        change(tmp_path / "models" / "one", 0)
+    small.load("one")
+    assert owner(small, "one") == kept
 
 
 def test_a_model_of_files_can_be_a_part_of_an_ensemble(small):

@@ -54,6 +54,7 @@ class LoadedModels(ABC):
         registered: Repositories added since the start, and their names of models by folder.
         hidden: Models that are loaded and not in Triton's index: their repository was taken away.
         parts: Of models that were given a config, whether they have loaded or not.
+        configs: Of models that are in no repository of the user's, as Triton got them last.
         failed_reloads: Models that did not load while they were loaded (`Process.remove`).
         turns: By model, held by the one thread that may load or unload it.
         loads: Those that a python process may keep in Triton: by thread, the model (empty: any, as
@@ -71,6 +72,7 @@ class LoadedModels(ABC):
         self.registered: dict[str, dict[str, str]] = {}
         self.hidden: set[str] = set()
         self.parts: dict[str, list[str]] = {}
+        self.configs: dict[str, str] = {}
         self.failed_reloads: set[str] = set()
         self.turns: dict[str, threading.RLock] = {}
         self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}

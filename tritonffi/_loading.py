@@ -167,9 +167,17 @@ def _load_in_turn(
                 with lifecycle.letting_go(server, {name}, _REPLACED_S):
                     _load_now(lifecycle, server, name, mending.overrides, is_reload=True)
                 mending.mended()
+            _remember(lifecycle, name, mending.overrides)
             return is_reload
     finally:
         lifecycle.loads.pop(threading.get_ident(), None)
+
+
+def _remember(lifecycle: Lifecycle, name: str, overrides: Mapping[str, ParameterValue]) -> None:
+    """Keep the config of a model that is in no repository, and has it from nowhere else."""
+    config = overrides.get("config")
+    if isinstance(config, str) and (lifecycle.repository / name).is_dir():
+        lifecycle.configs[name] = config
 
 
 def _follow(lifecycle: Lifecycle, name: str, function: FunctionModel | None) -> None:
@@ -178,6 +186,7 @@ def _follow(lifecycle: Lifecycle, name: str, function: FunctionModel | None) -> 
     if function is not None:
         lifecycle.functions[name] = function
         lifecycle.parts.pop(name, None)
+        lifecycle.configs.pop(name, None)
     if previous is not None:
         lifecycle.retire(previous)
 
@@ -270,6 +279,7 @@ def unload(
                         raise InternalError(f"{context}: it does not unload. {lost}")
                     why = f". {_KEPT}" if lifecycle.keeps(name) else ""
                     raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s{why}")
+            lifecycle.configs.pop(name, None)
             function = lifecycle.functions.pop(name, None)
             if function is not None:
                 lifecycle.retire(function)

@@ -84,7 +84,7 @@ def load(
         load_with(lifecycle, name, prepare, timeout)
         for part in dead_parts(lifecycle, name):  # Triton keeps them as they are
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            load_with(lifecycle, part, partial(_as_it_is, part), left)
+            load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), left)
     except InternalError as error:
         if is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir():
             raise
@@ -124,6 +124,8 @@ def _prepared(
     with lifecycle.use():
         lifecycle.handle()
         is_ours = not is_in_repositories(lifecycle, name)
+        if is_ours and config is None:
+            config = _kept_config(lifecycle, name)
         folder = lifecycle.repository / name
         # Serve the private repository, or Triton's index would not know the model.
         is_made = is_ours and config is not None and not contents and not folder.is_dir()
@@ -145,10 +147,22 @@ def _prepared(
             yield overrides, watch
 
 
+def _kept_config(lifecycle: Lifecycle, name: str) -> str | None:
+    """Return the config of a model that is loaded, and in no repository; None: there is none.
+
+    Triton would forget it where the folder has changed, which has none: Python, say, writes there
+    what it has compiled.
+    """
+    config = lifecycle.configs.get(name)
+    return config if config and name in lifecycle.loaded(lifecycle.handle()) else None
+
+
 @contextmanager
-def _as_it_is(name: str) -> Iterator[Prepared]:
+def _as_it_is(lifecycle: Lifecycle, name: str) -> Iterator[Prepared]:
     """Prepare the load of a part of an ensemble that has a dead process."""
-    yield {}, _python_backend.StubWatch([name])
+    with lifecycle.use():
+        config = None if is_in_repositories(lifecycle, name) else _kept_config(lifecycle, name)
+    yield {} if config is None else {"config": config}, _python_backend.StubWatch([name])
 
 
 def _check_files(

@@ -263,8 +263,8 @@ class Server(Closing):
         Args:
             name: The model's name: a folder in a model repository, unless ``config`` is all that
                 the model needs.
-            config: A model configuration to use in place of the repository's. Triton keeps to it
-                until the model is unloaded, or its files change.
+            config: A model configuration to use in place of the repository's. Loads without one
+                keep to it until the model is unloaded, or its files in a repository change.
             files: The model's files in place of all those in the repository, for this load:
                 content by path below the model's folder, ``{"1/model.onnx": content}``. They make
                 it anew, and need a ``config``. They are written to a temporary folder; those of a
