@@ -4,7 +4,9 @@
 It throws what nobody catches where a folder stands for a file (`std::length_error`), where a tag
 is no label of Prometheus (`std::invalid_argument`), and where there is no memory or thread left
 (`std::bad_alloc`, `std::system_error`); it writes to memory that it did not get. Where a state or
-a warm-up is refused late, when threads of instances run, taking them back is a race.
+a warm-up is refused late, when threads of instances run, taking them back is a race. A step of an
+ensemble that writes to an input of the ensemble starts the steps again, in a ring without end, or
+until the stack is full. And states are taken for one another, which nobody would notice.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi import _config_text
-from tritonffi._config_text import integer, messages, number, numbers, only, text_of
+from tritonffi._config_text import integer, messages, number, numbers, only, text_of, texts
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._tensor import ELEMENT_TYPES
 
@@ -79,7 +81,7 @@ def sizes_of(files: Mapping[str, int]) -> SizeOf:
 
 
 def check_config(config: Message, name: str, size_of: SizeOf | None) -> None:
-    """Refuse a config with which Triton would end the process.
+    """Refuse a config with which Triton would end the process, never end, or mix up data.
 
     Args:
         config: The model's.
@@ -114,8 +116,10 @@ class _Check:
                 where = f"output {text_of(output, 'name')!r}: label_filename"
                 self._check_room(self._file_size(path, where) or 0, where)
         self._check_instances()
-        batching = only(self.config, "sequence_batching")
-        self._check_states(messages(batching, "state"))
+        self._check_steps()
+        states = messages(only(self.config, "sequence_batching"), "state")
+        self._check_states(states)
+        self._check_order(states)
         for sample in messages(self.config, "model_warmup"):
             self._check_sample(sample, f"model_warmup {text_of(sample, 'name')!r}")
 
@@ -149,6 +153,24 @@ class _Check:
                 f"which there are {max(1, instances)}: there is a place in memory for each",
             )
 
+    def _check_steps(self) -> None:
+        """Refuse steps that write to an input of the ensemble.
+
+        Other rings, and tensors that are written twice, Triton refuses itself. But an input it
+        takes for one that is there from the beginning, whatever is written to it later.
+        """
+        inputs = {text_of(entry, "name") for entry in messages(self.config, "input")}
+        steps = messages(only(self.config, "ensemble_scheduling"), "step")
+        for index, step in enumerate(steps):
+            for output, tensor in texts(step, "output_map").items():
+                if tensor in inputs:
+                    raise self._wrong(
+                        f"ensemble_scheduling: step {index} of model "
+                        f"{text_of(step, 'model_name')!r}: output {output!r}: tensor {tensor!r}",
+                        "expected one that is no input of the ensemble, which would start steps "
+                        "again with each result",
+                    )
+
     def _check_states(self, states: list[Message]) -> None:
         """Refuse what Triton would refuse too, but late, and states without room for them."""
         seen = set()
@@ -166,6 +188,30 @@ class _Check:
                     raise self._wrong(where, "expected one state of an input_name, not several")
                 seen.add(name)
                 self._check_initial(state, initial, f"{where}: initial_state")
+
+    def _check_order(self, states: list[Message]) -> None:
+        """Refuse states that would get the data of others.
+
+        Triton keeps what a state is read from and what it is written to in two maps, sorted by
+        name, and moves data from one to the other by the place (`SequenceStates::OutputState` in
+        core's `sequence_state.cc`, triton-inference-server/server#8586).
+        """
+        written: dict[str, Message] = {}
+        for state in states:  # of those that are written to one name the first counts
+            written.setdefault(text_of(state, "output_name"), state)
+        by_output = [written[name] for name in sorted(written, key=_in_bytes)]
+        # Which of those that are read from one name counts is not known: none may be wrong.
+        by_input = sorted(by_output, key=lambda state: _in_bytes(text_of(state, "input_name")))
+        for given, taking in zip(by_output, by_input, strict=True):
+            # What has one buffer for both is not moved.
+            if given is not taking and not _is_true(given, "use_same_buffer_for_input_output"):
+                raise self._wrong(
+                    f"sequence_batching: state {text_of(taking, 'input_name')!r}: it would get "
+                    f"what is written to {text_of(given, 'output_name')!r}, of state "
+                    f"{text_of(given, 'input_name')!r}",
+                    "expected output_names that sort as their input_names do: Triton pairs them in "
+                    "the order of their bytes",
+                )
 
     def _check_initial(self, state: Message, initial: Message, where: str) -> None:
         if not text_of(initial, "name"):
@@ -256,6 +302,20 @@ class _Check:
 
     def _wrong(self, what: str, expected: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.model}: config: {what}: {expected}")
+
+
+def _in_bytes(name: str) -> bytes:
+    """Return a name as C++ compares it; half a character is as good as any other."""
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "replace")
+
+
+def _is_true(message: Message, field: str) -> bool:
+    """Return a truth value, of which the text format has several forms."""
+    value = next(reversed(message.get(field, [])), False)
+    return value in (True, "true", "True", "t")
 
 
 def _type_of(tensor: Message) -> str:

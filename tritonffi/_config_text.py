@@ -127,6 +127,11 @@ def items(message: Message, field: str) -> Iterable[tuple[str, Message]]:
     return found.items()
 
 
+def texts(message: Message, field: str) -> dict[str, str]:
+    """Return a map of texts; of items with one key the last counts."""
+    return {text_of(entry, "key"): text_of(entry, "value") for entry in messages(message, field)}
+
+
 def integer(digits: str, base: int = 10) -> int:
     """Read an integer of any length; one far beyond 64 bits becomes another one that is."""
     value = int(digits.lstrip("+-0")[:_MOST_DIGITS] or "0", base)
