@@ -116,3 +116,126 @@ def test_other_models_are_warned_of(server, caplog):
         assert "'INPUT0'" in record.getMessage()
     finally:
         server.unload("free")
+
+
+ECHO = {
+    "backend": "tffitest",
+    "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+    "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [2]}],
+}
+
+
+@pytest.fixture
+def wrap(server):
+    """Loads ensembles of one model, of which they have the input and the output."""
+    names = {}
+
+    def load(name, part, **more):
+        maps = {"input_map": {"INPUT0": "INPUT0"}, "output_map": {"OUTPUT0": "OUTPUT0"}}
+        steps = {"step": [{"model_name": part, "model_version": -1, **maps}]}
+        more = {"platform": "ensemble", "ensemble_scheduling": steps, **more}
+        names[name] = server.load(name, {**ECHO, "backend": "", **more})
+        return names[name]
+
+    yield load
+    for name in reversed(names):
+        server.unload(name)
+
+
+def answer(model, *row):
+    """Ask a model."""
+    return model.infer({"INPUT0": row})["OUTPUT0"].tolist()
+
+
+def step(load, name, function, **options):
+    """Load a function as a step of ensembles, by itself without a cache."""
+    keywords = {"inputs": {"INPUT0": FIXED}, "outputs": {"OUTPUT0": FIXED}, "config": {}}
+    load(function, name=name, **{**keywords, **options})
+
+
+WORDS = (
+    "^ensemble '{}': config: 'response_cache': its part 'f' is a function: Triton's cache would go "
+    "on with its answers when another one is loaded in its place; give 'response_cache' to the "
+    "parts$"
+).format
+
+
+def test_an_ensemble_with_a_cache_has_no_functions(load, wrap, server):
+    """It has one version, with whatever its parts are loaded."""
+    step(load, "f", lambda x: x + 1)
+    with pytest.raises(UnsupportedError, match=WORDS("e")):
+        wrap("e", "f", **CACHED)
+    inner = wrap("inner", "f")
+    with pytest.raises(UnsupportedError, match=WORDS("e")):
+        wrap("e", "inner", **CACHED)
+    assert "e" not in [model.name for model in server.models()]
+    assert answer(inner, 1.0, 2.0) == [2, 3]
+    outer = wrap("outer", "inner", response_cache={"enable": False})
+    assert answer(outer, 1.0, 2.0) == [2, 3]
+    step(load, "f", lambda x: x + 100)
+    assert answer(outer, 1.0, 2.0) == [101, 102]
+    with pytest.raises(UnsupportedError, match=WORDS("inner")):
+        wrap("inner", "f", **CACHED)
+    # What was refused has changed nothing.
+    assert answer(outer, 1.0, 2.0) == [101, 102]
+
+
+def test_an_ensemble_of_a_repository_has_neither(load, server, tmp_path):
+    """Here with a part that is an ensemble of functions."""
+    step(load, "f", lambda x: x + 1)
+    tensor = "{{ name: '{}' data_type: TYPE_FP32 dims: 2 }}".format
+    for name, part, enable in (("all", "part", "t"), ("part", "f", "false")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(
+            f"platform: 'ensemble' response_cache {{ enable: {enable} }} "
+            f"input {tensor('INPUT0')} output {tensor('OUTPUT0')} "
+            f"ensemble_scheduling {{ step {{ model_name: '{part}' model_version: -1 "
+            "input_map { key: 'INPUT0' value: 'INPUT0' } "
+            "output_map { key: 'OUTPUT0' value: 'OUTPUT0' } } }"
+        )
+    server.register_repository(tmp_path)
+    try:
+        with pytest.raises(UnsupportedError, match=WORDS("all")):
+            server.load("all")
+        assert answer(server.load("part"), 1.0, 2.0) == [2, 3]
+        server.unload("part")
+    finally:
+        server.unregister_repository(tmp_path)
+
+
+def test_a_function_in_the_place_of_a_part_gets_no_answers_of_the_part(load, wrap, server):
+    """In whatever order the models come; also where the ensemble is a part."""
+    server.load("f", ECHO)
+    try:
+        cached = wrap("cached", "f", **CACHED)
+        models = [cached, wrap("outer", "cached")]
+        for model in models * 2:
+            assert answer(model, 1.0, 2.0) == [1, 2]
+        assert cached.statistics().cache_hit.count == 3
+        step(load, "f", lambda x: x + 1)
+        for model in models:
+            with pytest.raises(UnsupportedError, match=WORDS("cached")):
+                answer(model, 1.0, 2.0)
+            with pytest.raises(UnsupportedError, match=WORDS("cached")):
+                next(iter(model.map([{"INPUT0": [1.0, 2.0]}])))
+        server.load("f", ECHO)
+        for model in models:
+            assert answer(model, 3.0, 4.0) == [3, 4]
+    finally:
+        server.unload("f")
+
+
+def test_an_ensemble_may_have_parts_with_a_cache(load, wrap):
+    """A function that is loaded anew answers itself, and only once what is asked again."""
+    for more in (1, 100):
+        calls = []
+
+        def add(x, calls=calls, more=more):
+            calls.append(x.tolist())
+            return x + more
+
+        step(load, "f", add, config=CACHED)
+        model = wrap("e", "f")
+        for _ in range(3):
+            assert answer(model, 1.0, 2.0) == [1 + more, 2 + more]
+        assert calls == [[1, 2]]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi import _config_text
-from tritonffi._config_text import integer, messages, number, numbers, only, text_of, texts
+from tritonffi._config_text import integer, is_true, messages, number, numbers, only, text_of, texts
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._tensor import ELEMENT_TYPES
 
@@ -204,7 +204,7 @@ class _Check:
         by_input = sorted(by_output, key=lambda state: _in_bytes(text_of(state, "input_name")))
         for given, taking in zip(by_output, by_input, strict=True):
             # What has one buffer for both is not moved.
-            if given is not taking and not _is_true(given, "use_same_buffer_for_input_output"):
+            if given is not taking and not is_true(given, "use_same_buffer_for_input_output"):
                 raise self._wrong(
                     f"sequence_batching: state {text_of(taking, 'input_name')!r}: it would get "
                     f"what is written to {text_of(given, 'output_name')!r}, of state "
@@ -310,12 +310,6 @@ def _in_bytes(name: str) -> bytes:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return name.encode("utf-8", "replace")
-
-
-def _is_true(message: Message, field: str) -> bool:
-    """Return a truth value, of which the text format has several forms."""
-    value = next(reversed(message.get(field, [])), False)
-    return value in (True, "true", "True", "t")
 
 
 def _type_of(tensor: Message) -> str:

@@ -127,6 +127,11 @@ def items(message: Message, field: str) -> Iterable[tuple[str, Message]]:
     return found.items()
 
 
+def is_true(message: Message, field: str) -> bool:
+    """Return a truth value, which the text format has in several forms; false where it has none."""
+    return next(reversed(message.get(field, [])), False) in (True, "true", "True", "t")
+
+
 def texts(message: Message, field: str) -> dict[str, str]:
     """Return a map of texts; of items with one key the last counts."""
     return {text_of(entry, "key"): text_of(entry, "value") for entry in messages(message, field)}

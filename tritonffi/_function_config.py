@@ -18,6 +18,7 @@ from tritonffi._call import encode, encode_name
 from tritonffi._config_checks import check_config
 from tritonffi._config_text import read_json
 from tritonffi._errors import InvalidArgumentError, UnsupportedError
+from tritonffi._spec import FUNCTION_BACKEND
 from tritonffi._tensor import element_type
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ Declarations: TypeAlias = Mapping[str, tuple[str, Sequence[int]]]
 #: Where csrc/backend.c finds which function a model belongs to.
 TOKEN_PARAMETER = "tritonffi.token"  # noqa: S105 -- it names a counter, not a secret
 
-_BACKEND = "tritonffi"
 _MAX_INT32 = 2**31 - 1
 _MAX_NAME = 255
 _OURS = ("name", "backend", "platform", "runtime", "max_batch_size")
@@ -151,7 +151,7 @@ def function_config(
     groups = _instance_groups(extra.pop("instance_group", None), model)
     made: dict[str, JSON] = {
         "name": name,
-        "backend": _BACKEND,
+        "backend": FUNCTION_BACKEND,
         "max_batch_size": max_batch_size,
         "input": cast("JSON", input_entries),
         "output": cast("JSON", output_entries),

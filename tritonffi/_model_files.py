@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tritonffi._config_checks import check_config, sizes_in, sizes_of
 from tritonffi._config_text import (
     integer,
+    is_true,
     messages,
     number,
     numbers,
@@ -101,7 +102,7 @@ def check_circles(
     known: Mapping[str, Iterable[str]] | None = None,
     *,
     variant: str = "",
-) -> None:
+) -> set[str]:
     """Refuse ensembles that contain one another.
 
     Triton refuses a circle that the model is in which it loads, and remembers it: where another one
@@ -112,6 +113,9 @@ def check_circles(
         find: Gives the folders of a model.
         known: What is known of the parts of models otherwise.
         variant: Of the configs, as of `check_model`.
+
+    Returns:
+        The models, and all that they are made of.
 
     Raises:
         InvalidArgumentError: They do.
@@ -139,6 +143,7 @@ def check_circles(
                 )
             elif part not in seen:
                 way[part] = parts(part)
+    return seen
 
 
 def check_model(
@@ -279,6 +284,13 @@ def parts_of(folder: Path, config: str | None, *, variant: str = "") -> list[str
         steps = messages(only(_config(folder, config, variant), "ensemble_scheduling"), "step")
         return [name for step in steps if (name := text_of(step, "model_name"))]
     return []
+
+
+def is_cached(folder: Path, config: str | None, *, variant: str = "") -> bool:
+    """Say whether Triton may answer in a model's place what it has answered before."""
+    with contextlib.suppress(OSError):
+        return is_true(only(_config(folder, config, variant), "response_cache"), "enable")
+    return False
 
 
 def _config(folder: Path, config: str | None, variant: str) -> Message:

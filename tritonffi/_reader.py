@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tritonffi._call import check, encode_name, json_object, out_bool
@@ -14,6 +13,8 @@ from tritonffi._native import ffi, lib
 from tritonffi._spec import ModelSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tritonffi._call import JSON, CFunction
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._server import Server
@@ -108,16 +109,31 @@ class ModelReader:
                 " and ".join(map(repr, names)),
             )
         if spec.parts:
-            spec = dataclasses.replace(spec, passive=self._passive(spec))
+            parts = list(self._parts(spec, ""))
+            passive = (part.passive for part, _ in parts if part.passive)
+            cached = ((cache, part.name) for part, cache in parts if cache and part.is_function)
+            spec = dataclasses.replace(
+                spec, passive=next(passive, ""), remembers=next(cached, None)
+            )
         return spec
 
-    def _passive(self, spec: ModelSpec) -> str:
-        """Return the model, this one or a part, that has only passive instances; empty: none."""
-        for part in spec.parts:
-            with suppress(TritonError):  # it is not loaded any more
-                reader = ModelReader(self._server, self._lifecycle, part, _LATEST)
-                of_part = ModelSpec.from_json(reader.metadata(), reader.config())
-                passive = of_part.passive or reader._passive(of_part)
-                if passive:
-                    return passive
-        return ""
+    def _parts(self, spec: ModelSpec, cache: str) -> Iterator[tuple[ModelSpec, str]]:
+        """Read what an ensemble is made of, down to the last part.
+
+        Args:
+            spec: The ensemble's; that of another model has no parts.
+            cache: The ensemble with a cache that it is a part of; empty: none.
+
+        Yields:
+            Each part, and the ensemble with a cache that it is a part of.
+        """
+        if spec.is_cached:
+            cache = spec.name
+        for name in dict.fromkeys(spec.parts):
+            reader = ModelReader(self._server, self._lifecycle, name, _LATEST)
+            try:
+                part = ModelSpec.from_json(reader.metadata(), reader.config())
+            except TritonError:  # it is not loaded any more
+                continue
+            yield part, cache
+            yield from reader._parts(part, cache)

@@ -48,9 +48,11 @@ from tritonffi._model_files import (
     check_model,
     check_parts,
     check_repositories,
+    is_cached,
     parts_of,
 )
 from tritonffi._native import lib
+from tritonffi._spec import remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,14 +179,25 @@ def _check_files(
     parts = check_parts(folder, config, find, variant=variant)
     if config is not None:
         with _known_parts(lifecycle, name, parts_of(folder, config)) as known:
-            check_circles([name], find, known, variant=variant)
+            _check_graph(lifecycle, name, config, known)
     else:
         known = dict(lifecycle.parts)
         known.pop(name, None)
-        check_circles([name], find, known, variant=variant)
+        _check_graph(lifecycle, name, None, known)
     if parts:
         parts -= lifecycle.loaded(lifecycle.handle())
     return own | parts
+
+
+def _check_graph(
+    lifecycle: Lifecycle, name: str, config: str | None, known: Mapping[str, list[str]]
+) -> None:
+    """Refuse an ensemble that contains itself, and one with a cache that contains functions."""
+    variant = lifecycle.options.model_config_name
+    parts = check_circles([name], partial(_folders, lifecycle), known, variant=variant) - {name}
+    functions = sorted(parts.intersection(lifecycle.functions))
+    if functions and is_cached(_folder(lifecycle, name), config, variant=variant):
+        raise remembered(name, functions[0])
 
 
 @contextmanager

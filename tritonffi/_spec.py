@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from tritonffi._bytes import format_shape
-from tritonffi._errors import InvalidArgumentError
+from tritonffi._errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tritonffi._call import JSON
+
+#: Of models that stand for Python callables.
+FUNCTION_BACKEND = "tritonffi"
 
 #: Shapes that were found good are remembered, so that the next one is a look-up; not for ever.
 _REMEMBERED_SHAPES = 64
@@ -66,6 +69,8 @@ class ModelSpec:
             serve again.
         parts: The models of an ensemble's steps.
         passive: The model, this one or a part, that has only passive instances; empty: none.
+        is_function: Whether it stands for a Python callable.
+        remembers: A cached ensemble, this one or a part, and a part of it that is a function.
     """
 
     name: str
@@ -80,6 +85,8 @@ class ModelSpec:
     leaves_marks: bool = False
     parts: tuple[str, ...] = ()
     passive: str = ""
+    is_function: bool = False
+    remembers: tuple[str, str] | None = None
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
     )
@@ -117,16 +124,22 @@ class ModelSpec:
             or bool(batching.get("preserve_ordering", False)),
             parts=parts_of_steps(config),
             passive=name if is_passive else "",
+            is_function=config.get("backend") == FUNCTION_BACKEND,
         )
 
-    def check_instances(self) -> None:
-        """Refuse a model of which nothing would run: Triton crashes, or never answers."""
+    def check_parts(self) -> None:
+        """Refuse a model of which nothing would run, and one that answers for old functions.
+
+        With the first Triton crashes, or never answers.
+        """
         if self.passive:
             part = f" its part {self.passive!r} has" if self.passive != self.name else " it has"
             raise InvalidArgumentError(
                 f"model {self.name!r}:{part} only passive instances (instance_group), which get no "
                 "requests"
             )
+        if self.remembers is not None:
+            raise remembered(*self.remembers)
 
     def only_input(self) -> str:
         """Return the name of the input, if there is one and no other."""
@@ -226,6 +239,15 @@ class ModelSpec:
                 f"model {self.name!r}, input {name!r}: expected a batch of at most "
                 f"{self.max_batch_size}, got {shape[0]}"
             )
+
+
+def remembered(ensemble: str, function: str) -> UnsupportedError:
+    """Return the error of an ensemble with a cache that has a function for a part."""
+    return UnsupportedError(
+        f"ensemble {ensemble!r}: config: 'response_cache': its part {function!r} is a function: "
+        "Triton's cache would go on with its answers when another one is loaded in its place; give "
+        "'response_cache' to the parts"
+    )
 
 
 def _entries(document: Mapping[str, JSON], key: str) -> list[Mapping[str, JSON]]:

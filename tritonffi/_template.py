@@ -100,7 +100,7 @@ class Template:
         changes: int,
     ) -> None:
         spec.check_input_names(names)
-        spec.check_instances()
+        spec.check_parts()
         self.home = home
         self._spec = spec
         self._keep: list[object] = []  # what the structs point to
