@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from tritonffi import InvalidArgumentError, ModelControlMode, Server, TritonError
+from tritonffi import InvalidArgumentError, ModelControlMode, Server, TritonError, UnsupportedError
 from tritonffi._config_checks import check_config
 from tritonffi._config_text import read_json, read_text
 
@@ -245,6 +245,16 @@ def test_states_of_one_buffer_are_not_moved():
     # Between two that change places, one keeps its own.
     middle = sequence(("a2", "x2"))["sequence_batching"]["state"]
     check({**one, "sequence_batching": {"state": [*states, *middle]}})
+
+
+def test_a_function_is_told_that_it_has_no_states_at_all(server):
+    """Rather than how they must be named."""
+    config = {"sequence_batching": BAD["states"][0]["sequence_batching"]}
+    declared = {"x": ("FP32", [1])}
+    with pytest.raises(
+        UnsupportedError, match="a function keeps the state of its sequences itself"
+    ):
+        server.load_function("f", pytest.fail, inputs=declared, outputs=declared, config=config)
 
 
 def test_half_a_character_may_be_in_a_name():

@@ -158,12 +158,13 @@ def function_config(
         "instance_group": cast("JSON", groups),
         **extra,
     }
+    controls = _sequence_controls(made, model)
     check_config(read_json(json.dumps(made)) or {}, name, lambda _: None)  # it has no files
     declared = [_declared(entry) for entry in input_entries]
     is_cached = bool(_dict(extra.get("response_cache", {}), "response_cache", model).get("enable"))
     if is_cached:
         _check_cacheable(declared, max_batch_size, model)
-    declared += _sequence_controls(made, model)
+    declared += controls
     return FunctionConfig(
         inputs=tuple(declared),
         outputs=tuple(_declared(entry) for entry in output_entries),
