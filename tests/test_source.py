@@ -37,6 +37,7 @@ ORDER = [
     "_elf",
     "_leftovers",
     "_stub_records",
+    "_stub_execute",
     "_python_backend",
     "_library",
     "_log",

@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tritonffi import _leftovers, _stub_records
+from tritonffi import _leftovers, _stub_execute, _stub_records
 from tritonffi._errors import InternalError
+from tritonffi._stub_execute import MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -178,7 +179,8 @@ def link(folder: Path, backend: Path, python: PythonBackend) -> None:
     packages = home / "lib" / f"python{_MINOR}" / "site-packages"
     packages.mkdir(parents=True)
     # A line of a .pth file that begins with import is run at the start.
-    _write(packages / "tritonffi_paths.pth", "import tritonffi_paths\n")
+    _write(packages / "tritonffi_paths.pth", f"import tritonffi_paths\nimport {MODULE}\n")
+    (packages / f"{MODULE}.py").symlink_to(Path(_stub_execute.__file__).absolute())
     paths = [os.fsencode(path) for path in _paths(python.packages)]
     _write(packages / "tritonffi_paths.py", _PATHS.format(paths=paths))
     records = folder / _stub_records.FOLDER

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of Triton's python backend that raise: they answer with it, and can be unloaded."""
+
+from __future__ import annotations
+
+import pytest
+from test_python_backend import run, runs
+
+from tritonffi import _stub_execute
+
+__all__ = ["runs"]  # a fixture: it is used by its name
+
+_HEAD = """\
+import numpy as np
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    {way} execute(self, requests):
+        OUT = pb.InferenceResponse([pb.Tensor("OUT", np.ones(1, np.float32))])
+        sender = requests[0].get_response_sender()
+        case = int(pb.get_input_tensor_by_name(requests[0], "IN").as_numpy()[0])
+"""
+_CASE = """\
+        if case == {case}:
+            {body}
+"""
+_CONFIG = """
+backend: "python"
+input {{ name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }}
+output {{ name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }}
+model_transaction_policy {{ decoupled: {decoupled} }}
+"""
+_RAISE = "raise ValueError('h\u00e9')"
+_RAISED = "ValueError: h\u00e9"
+# By model: what `execute` does, how many responses come, and the error's first line; None: the end.
+_CASES = {
+    "plain": [
+        (_RAISE, 0, _RAISED),
+        ("sender.send(OUT, 1); raise ValueError", 1, None),
+        (f"requests.clear(); {_RAISE}", 0, _RAISED),
+        (f"requests[0].set_release_flags(2); {_RAISE}", 0, _RAISED),
+        (r"raise OSError('\udc80')", 0, r"OSError: \udc80"),
+        ("raise SystemExit(3)", 0, "SystemExit: 3"),
+        ("return OUT", 0, "execute has to return a list, and returned InferenceResponse"),
+        ("return [OUT, OUT]", 0, "execute returned 2 responses for 1 requests"),
+        ("return ['OUT']", 0, "execute returned str in place of an InferenceResponse"),
+        ("return [OUT]", 1, None),
+        ("sender.send(OUT, 1); return [None]", 1, None),
+    ],
+    "awaited": [
+        (_RAISE, 0, _RAISED),
+        ("return [OUT, OUT]", 0, "execute returned 2 responses for 1 requests"),
+        ("return [OUT]", 1, None),
+    ],
+    "stream": [
+        (_RAISE, 0, _RAISED),
+        (f"sender.send(OUT); {_RAISE}", 1, _RAISED),
+        ("sender.send(OUT, 1); raise ValueError", 1, None),
+        ("sender.send(OUT); sender.send(flags=1)", 1, None),
+    ],
+    "awaited_stream": [(_RAISE, 0, _RAISED), ("sender.send(OUT); sender.send(flags=1)", 1, None)],
+}
+
+
+def _write(folder, name, bodies):
+    (folder / name / "1").mkdir(parents=True)
+    decoupled = "true" if "stream" in name else "false"
+    (folder / name / "config.pbtxt").write_text(_CONFIG.format(decoupled=decoupled))
+    text = _HEAD.format(way="async def" if "awaited" in name else "def")
+    text += "".join(_CASE.format(case=case, body=body) for case, body in enumerate(bodies))
+    (folder / name / "1" / "model.py").write_text(text)
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_what_a_model_raises_is_its_answer_and_it_unloads(runs, tmp_path, name):
+    """Whatever it has sent, done with its requests, or returned; it counts as a failure."""
+    cases = _CASES[name]
+    _write(tmp_path, name, [body for body, *_ in cases])
+    body = """
+        import logging
+        logging.getLogger("tritonffi").setLevel(logging.CRITICAL)
+        name = sys.argv[3]
+        with Server(sys.argv[2]) as server:
+            model = server.model(name)
+            for case in range(int(sys.argv[4])):
+                for turn in range(2):
+                    responses = 0
+                    text = "over"
+                    try:
+                        for response in model.stream({"IN": [case]}, timeout=10):
+                            responses += 1
+                    except TritonError as error:
+                        text = str(error).splitlines()[0]
+                    print(responses, text)
+            print(model.statistics().fail.count)
+            server.unload(name, timeout=10)
+            print("unloaded")
+    """
+    start = f"model '{name}': Failed to process the request(s) for model '{name}_0', message: "
+    expected = []
+    for _, responses, text in cases:
+        expected += 2 * [f"{responses} {'over' if text is None else start + text}"]
+    # Of a coroutine of a decoupled model Triton does not see what it raises.
+    failed = sum("raise" in body or text is not None for body, _, text in cases)
+    failed = 0 if name == "awaited_stream" else 2 * failed
+    assert run(body, tmp_path, name, str(len(cases))) == [*expected, str(failed), "unloaded"]
+
+
+def test_a_model_that_has_raised_a_thousand_times_unloads(runs, tmp_path):
+    """What lies in the shared memory by then does not matter (server#7481)."""
+    _write(tmp_path, "plain", [_RAISE])
+    body = """
+        import logging
+        logging.getLogger("tritonffi").setLevel(logging.CRITICAL)
+        with Server(sys.argv[2]) as server:
+            model = server.model("plain")
+            for turn in range(1000):
+                message(lambda: model.infer({"IN": [0]}))
+            print(model.statistics().fail.count)
+            server.unload("plain", timeout=10)
+            print("unloaded")
+    """
+    assert run(body, tmp_path) == ["1000", "unloaded"]
+
+
+def test_an_error_is_told_with_the_lines_that_led_to_it():
+    """Innermost first, and none of the package's."""
+
+    def inner():
+        raise KeyError("no")
+
+    with pytest.raises(KeyError) as caught:
+        inner()
+    name = "test_an_error_is_told_with_the_lines_that_led_to_it"
+    first, empty, at, *lines = _stub_execute.describe(caught.value).splitlines()
+    assert (first, empty, at) == ("KeyError: 'no'", "", "At:")
+    line = inner.__code__.co_firstlineno + 1
+    assert lines == [f"  {__file__}({line}): inner", f"  {__file__}({line + 3}): {name}"]
+
+
+def test_an_error_that_cannot_be_printed_is_told_by_its_name():
+    """What its class raises then is no other error of the request."""
+
+    class MuteError(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    assert _stub_execute.describe(MuteError()) == "MuteError: <unprintable: RuntimeError>\n\nAt:\n"

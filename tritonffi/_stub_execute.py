@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What runs inside the stubs of the python backend: a model whose `execute` raises can be unloaded.
+
+It is linked into the home of the stubs and imported at their start, so it needs nothing but the
+standard library. Where `execute` raises, the stub tells Triton so in shared memory, and one field
+of that it does not write: whether the factories of the responses are gone. If something else has
+lain there before, Triton takes it for yes, and keeps the factory, and the model with it, for ever.
+The field is written only where a model answers a request twice. So that is what a model does here:
+it answers with its error, which closes the request, and then once more, in vain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.machinery
+import os
+import sys
+import types
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.abc import Loader
+    from typing import Protocol
+
+    class Sender(Protocol):
+        """What sends the responses of a request."""
+
+        def send(self, response: object = None, flags: int = 0) -> None:
+            """Send one, or the end."""
+
+    class Request(Protocol):
+        """An InferenceRequest."""
+
+        def get_response_sender(self) -> Sender:
+            """Return what sends its responses."""
+
+        def set_release_flags(self, flags: int) -> None:
+            """Set what becomes of it after `execute`."""
+
+
+MODULE = "tritonffi_execute"
+_CLASS = "TritonPythonModel"
+_BACKEND = "triton_python_backend_utils"
+# Where in the command line the model's file and the instance are.
+_FILE = 1
+_INSTANCE = 8
+
+
+def wrapped(execute: Callable[..., object], instance: str) -> Callable[..., object]:
+    """Return an `execute` that answers with what the given one raises.
+
+    Args:
+        execute: The model's.
+        instance: Its name, for the message.
+    """
+
+    @functools.wraps(execute)
+    def answering(self: object, requests: list[Request]) -> object:
+        given = list(requests)  # a model may take them out
+        try:
+            returned = execute(self, requests)
+        except BaseException as error:  # noqa: BLE001  the stub, too, takes whatever comes
+            return _fail(requests, given, instance, describe(error))
+        if isinstance(returned, Coroutine):
+            return _awaited(returned, requests, given, instance)
+        return _checked(returned, requests, given, instance)
+
+    return answering
+
+
+async def _awaited(
+    coroutine: Coroutine[object, None, object],
+    requests: list[Request],
+    given: list[Request],
+    instance: str,
+) -> object:
+    try:
+        returned = await coroutine
+    except BaseException as error:  # noqa: BLE001  as above
+        return _fail(requests, given, instance, describe(error))
+    return _checked(returned, requests, given, instance)
+
+
+def _checked(
+    returned: object, requests: list[Request], given: list[Request], instance: str
+) -> object:
+    """Return what `execute` did, or fail where the stub would raise for it."""
+    if returned is None:
+        return None
+    if not isinstance(returned, list):
+        trouble = f"execute has to return a list, and returned {type(returned).__name__}"
+    elif len(returned) != len(given):
+        trouble = f"execute returned {len(returned)} responses for {len(given)} requests"
+    else:
+        kind = sys.modules[_BACKEND].InferenceResponse
+        wrong = [item for item in returned if not (item is None or isinstance(item, kind))]
+        if not wrong:
+            return returned
+        trouble = f"execute returned {type(wrong[0]).__name__} in place of an InferenceResponse"
+    return _fail(requests, given, instance, trouble)
+
+
+def describe(error: BaseException) -> str:
+    """Return what the stub says of an error."""
+    try:
+        text = str(error)
+    except Exception as other:  # noqa: BLE001  of the user's own class
+        text = f"<unprintable: {type(other).__name__}>"
+    lines = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename != __file__:
+            lines.append(f"  {code.co_filename}({trace.tb_lineno}): {code.co_name}\n")
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {text}\n\nAt:\n{''.join(reversed(lines))}"
+
+
+def _fail(
+    requests: list[Request], given: list[Request], instance: str, trouble: str
+) -> list[object]:
+    """Answer requests with an error, and return what the stub refuses.
+
+    Args:
+        requests: The stub's list.
+        given: What was in it.
+        instance: The name of the model's instance.
+        trouble: What there is.
+    """
+    message = f"Failed to process the request(s) for model '{instance}', message: {trouble}"
+    message = message.encode(errors="backslashreplace").decode()  # of surrogates there is no UTF-8
+    requests[:] = given  # or the stub would compare its length first, and not get to the field
+    backend = sys.modules[_BACKEND]
+    backend.Logger.log_error(message)
+    final = backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    responses: list[object] = []
+    for request in requests:
+        response = backend.InferenceResponse(error=backend.TritonError(message))
+        responses.append(response)
+        request.set_release_flags(backend.TRITONSERVER_REQUEST_RELEASE_ALL)  # nor does it come anew
+        sender = request.get_response_sender()
+        try:
+            sender.send(response, flags=final)
+        except Exception:  # noqa: BLE001  it has answered already
+            with contextlib.suppress(Exception):  # to the end
+                sender.send(flags=final)
+    return responses
+
+
+class _Loader:
+    """Loads the model's module, and wraps its `execute`."""
+
+    def __init__(self, loader: Loader, instance: str) -> None:
+        self._loader = loader
+        self._instance = instance
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        """Make the module as ever."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run the module."""
+        self._loader.exec_module(module)
+        model = getattr(module, _CLASS, None)
+        if not isinstance(model, type):
+            return
+        # As it was defined: a static method, say, is another thing.
+        bases = [vars(base) for base in model.__mro__]
+        execute = next((names["execute"] for names in bases if "execute" in names), None)
+        if isinstance(execute, types.FunctionType):
+            with contextlib.suppress(Exception):  # a metaclass may refuse
+                setattr(model, "execute", wrapped(execute, self._instance))  # noqa: B010
+
+
+class Finder:
+    """Finds the model's module, once."""
+
+    def __init__(self, file: str, instance: str) -> None:
+        """
+        Remember what to look for.
+
+        Args:
+            file: The model's file.
+            instance: The name of the instance that the process is for.
+        """
+        self._file = file
+        self._name = os.path.basename(file)[: -len(".py")]  # noqa: PTH119
+        self._instance = instance
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return how the model's module is loaded; None: this is another one."""
+        if name.rpartition(".")[2] != self._name:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None or not _is_same(spec.origin, self._file):
+            return None
+        sys.meta_path.remove(self)
+        spec.loader = _Loader(spec.loader, self._instance)  # type: ignore[assignment]
+        return spec
+
+
+def _is_same(one: str | None, other: str) -> bool:
+    try:
+        return one is not None and os.path.samefile(one, other)  # noqa: PTH121
+    except OSError:
+        return False
+
+
+def _install() -> None:
+    """Wait for the import of the model, in a stub."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:  # noqa: PTH123
+            arguments = [os.fsdecode(word) for word in file.read().split(b"\0")]
+    except OSError:
+        return
+    if len(arguments) > _INSTANCE:
+        sys.meta_path.insert(0, Finder(arguments[_FILE], arguments[_INSTANCE]))
+
+
+if __name__ == MODULE:
+    _install()
