@@ -263,3 +263,47 @@ def test_a_wrong_ensemble_says_what_is_wrong(load, ensemble, steps, words):
     load(lambda x: {"y": x}, name="one")
     with pytest.raises(TritonError, match=words):
         ensemble("wrong", named("X"), named("Y"), steps)
+
+
+def iterative(**more):
+    """Return the config of a model that may have its requests run again."""
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    return {
+        "backend": "tffitest",
+        "input": [{"name": "INPUT0", **tensor}],
+        "output": [{"name": "OUTPUT0", **tensor}],
+        "sequence_batching": {"iterative_sequence": True, **more},
+    }
+
+
+def test_the_end_of_an_iterative_sequence_is_refused(server, ensemble):
+    """Triton would lose a request that says it and is run again; also one of an ensemble."""
+    again = server.load("again", iterative())
+    whole = ensemble(
+        "whole", named("X"), named("Y"), [("again", {"INPUT0": "X"}, {"OUTPUT0": "Y"})]
+    )
+    try:
+        for model, key, part in ((again, "INPUT0", "it"), (whole, "X", "its part 'again'")):
+            message = f"^model '{model.name}': {part} has iterative sequences, .* leave it out$"
+            ended = {"correlation_id": 1, "sequence_start": True, "sequence_end": True}
+            with pytest.raises(InvalidArgumentError, match=message):
+                model.infer({key: [1.0]}, **ended)
+            with pytest.raises(InvalidArgumentError, match=message):
+                model.sequence(end_inputs={key: [1.0]})
+        assert again.infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [1]
+        with again.sequence() as sequence:  # and nobody is warned that it has no end
+            assert sequence.infer({"INPUT0": [2.0]})["OUTPUT0"].tolist() == [2]
+    finally:
+        server.unload("whole")
+        server.unload("again")
+
+
+def test_a_model_that_is_shown_the_end_may_have_it(server):
+    """It may go by that, and be through with the request."""
+    control = {"kind": "CONTROL_SEQUENCE_END", "int32_false_true": [0, 1]}
+    model = server.load("shown", iterative(control_input=[{"name": "END", "control": [control]}]))
+    try:
+        ended = {"correlation_id": 1, "sequence_start": True, "sequence_end": True}
+        assert model.infer({"INPUT0": [1.0]}, **ended)["OUTPUT0"].tolist() == [1]
+    finally:
+        server.unload("shown")

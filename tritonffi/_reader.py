@@ -110,10 +110,12 @@ class ModelReader:
             )
         if spec.parts:
             parts = list(self._parts(spec, ""))
-            passive = (part.passive for part, _ in parts if part.passive)
             cached = ((cache, part.name) for part, cache in parts if cache and part.is_function)
             spec = dataclasses.replace(
-                spec, passive=next(passive, ""), remembers=next(cached, None)
+                spec,
+                passive=next((part.passive for part, _ in parts if part.passive), ""),
+                reruns=next((part.reruns for part, _ in parts if part.reruns), ""),
+                remembers=next(cached, None),
             )
         return spec
 

@@ -62,6 +62,8 @@ class ModelSequence(Unique):
         lifecycle: Lifecycle,
         correlation_id: int | str,
         end_inputs: Inputs | Request | None,
+        *,
+        ends_itself: bool,
     ) -> None:
         """Leave this to `Model.sequence`."""
         self.model_name = model_name
@@ -73,6 +75,7 @@ class ModelSequence(Unique):
         self._is_submitting = False
         self._has_started = False
         self._has_ended = False
+        self._ends_itself = ends_itself
 
     def __repr__(self) -> str:
         state = "ended" if self._has_ended else "started" if self._has_started else "new"
@@ -152,7 +155,7 @@ class ModelSequence(Unique):
         if not self._has_started or self._has_ended:
             return
         if self._last is None:
-            if error is None:
+            if error is None and not self._ends_itself:
                 warnings.warn(
                     f"model {self.model_name!r}: sequence {self.id!r} was left without its end; "
                     "the model keeps a place for it until it was idle for long: the last request "
@@ -260,4 +263,13 @@ def start(
                 f"model {spec.name!r}: {correlation_id!r} is the id of no sequence"
             )
         spec.check_correlation_id(correlation_id)
-    return ModelSequence(spec.name, starter, lifecycle, correlation_id, end_inputs)
+    if end_inputs is not None:
+        spec.check_sequence_end()
+    return ModelSequence(
+        spec.name,
+        starter,
+        lifecycle,
+        correlation_id,
+        end_inputs,
+        ends_itself=spec.is_iterative or spec.reruns != "",
+    )

@@ -71,6 +71,9 @@ class ModelSpec:
         passive: The model, this one or a part, that has only passive instances; empty: none.
         is_function: Whether it stands for a Python callable.
         remembers: A cached ensemble, this one or a part, and a part of it that is a function.
+        is_iterative: Whether each request is a sequence of its own, which Triton ends.
+        reruns: The model, this one or a part, that may run a request again and knows no end of
+            sequences; empty: none.
     """
 
     name: str
@@ -87,6 +90,8 @@ class ModelSpec:
     passive: str = ""
     is_function: bool = False
     remembers: tuple[str, str] | None = None
+    is_iterative: bool = False
+    reruns: str = ""
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
     )
@@ -106,6 +111,8 @@ class ModelSpec:
         outputs = _tensors(metadata, "outputs", frozenset())
         name = cast("str", metadata["name"])
         groups = _entries(config, "instance_group")
+        sequences = cast("Mapping[str, JSON]", config.get("sequence_batching") or {})
+        is_iterative = bool(sequences.get("iterative_sequence", False))
         is_passive = bool(groups) and all(group.get("passive", False) for group in groups)
         return cls(
             name=name,
@@ -125,6 +132,8 @@ class ModelSpec:
             parts=parts_of_steps(config),
             passive=name if is_passive else "",
             is_function=config.get("backend") == FUNCTION_BACKEND,
+            is_iterative=is_iterative,
+            reruns=name if is_iterative and not _knows_ends(config) else "",
         )
 
     def check_parts(self) -> None:
@@ -140,6 +149,16 @@ class ModelSpec:
             )
         if self.remembers is not None:
             raise remembered(*self.remembers)
+
+    def check_sequence_end(self) -> None:
+        """Refuse the end of a sequence where Triton would lose a request that is run again."""
+        if self.reruns:
+            part = f" its part {self.reruns!r}" if self.reruns != self.name else " it"
+            raise InvalidArgumentError(
+                f"model {self.name!r}:{part} has iterative sequences, which end by themselves; a "
+                "request that says sequence_end and is run again would never be answered: leave "
+                "it out"
+            )
 
     def only_input(self) -> str:
         """Return the name of the input, if there is one and no other."""
@@ -283,10 +302,27 @@ def _step_inputs(config: Mapping[str, JSON]) -> set[str]:
 
 def _correlation_id_type(config: Mapping[str, JSON]) -> str | None:
     """Read in which data type the sequence batcher hands the correlation id to the model."""
+    control = _control(config, "CONTROL_SEQUENCE_CORRID")
+    if control is None:
+        return None
+    name = cast("str", control.get("data_type", "")).removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
+def _knows_ends(config: Mapping[str, JSON]) -> bool:
+    """Say whether a request that ends its sequence is not run again.
+
+    Functions run each request once. Another model may go by the flag where it is shown it.
+    """
+    is_shown = _control(config, "CONTROL_SEQUENCE_END") is not None
+    return config.get("backend") == FUNCTION_BACKEND or is_shown
+
+
+def _control(config: Mapping[str, JSON], kind: str) -> Mapping[str, JSON] | None:
+    """Find what the sequence batcher tells the model in an input of its own."""
     batching = cast("Mapping[str, JSON]", config.get("sequence_batching") or {})
     for entry in _entries(batching, "control_input"):
         for control in _entries(entry, "control"):
-            if control.get("kind") == "CONTROL_SEQUENCE_CORRID":
-                name = cast("str", control.get("data_type", "")).removeprefix("TYPE_")
-                return "BYTES" if name == "STRING" else name
+            if control.get("kind") == kind:
+                return control
     return None

@@ -412,6 +412,7 @@ class Template:
         if request.sequence_start:
             flags |= RequestFlag.SEQUENCE_START
         if request.sequence_end:
+            spec.check_sequence_end()
             flags |= RequestFlag.SEQUENCE_END
         native.flags = int(flags)
         if request.out or request.labels or (request.outputs and spec.gives_all):
