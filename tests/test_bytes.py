@@ -465,3 +465,14 @@ def test_large_framed_memory_begins_on_a_page():
     """As every buffer of ours does."""
     pointer, _, _ = to_tensor(["text"] * 5000, "BYTES", WHAT)
     assert int(ffi.cast("uintptr_t", pointer)) % 4096 == 0
+
+
+def test_padded_elements_are_read_by_their_lengths():
+    """What lies behind them does not count; one that is longer than its room is told."""
+    data = frame([b"ab"]) + b"\xff" * 6 + frame([b""]) + b"\x07" * 8 + frame([b"x" * 8])
+    memory = ffi.new("char[]", data)
+    array = _bytes.unpack_padded((3, 1), memory, len(data), 12, WHAT)
+    assert array.tolist() == [[b"ab"], [b""], [b"x" * 8]]
+    memory[24] = b"\x09"
+    with pytest.raises(InternalError, match=r"input 'x', element \[2,0\]: cut short: there are 36"):
+        _bytes.unpack_padded((3, 1), memory, len(data), 12, WHAT)

@@ -42,6 +42,7 @@ _CHUNK = 8192
 
 _new = ffi.new_allocator(should_clear_after_alloc=False)
 _header = struct.Struct("<I").pack
+_header_of = struct.Struct("<I").unpack_from
 
 
 def pack(elements: list[object], shape: Shape, what: str) -> npt.NDArray[np.uint8] | bytes:
@@ -188,6 +189,26 @@ def unpack(shape: Shape, owner: object, byte_size: int, what: str) -> npt.NDArra
             f"{what}: BYTES of shape {format_shape(shape)} end after "
             f"{counted(offset[0], 'byte')}, but there are {byte_size}"
         )
+    return array
+
+
+def unpack_padded(
+    shape: Shape, owner: object, byte_size: int, room: int, what: str
+) -> npt.NDArray[np.object_]:
+    """
+    Make the bytes objects of a tensor whose elements have the same room each, padded behind them.
+
+    Raises:
+        InternalError: an element is longer than that.
+    """
+    array = np.empty(shape, np.object_)
+    flat = array.reshape(-1)
+    data = ffi.buffer(owner, byte_size)
+    for number, start in enumerate(range(0, byte_size, room)):
+        (length,) = _header_of(data, start)
+        if length > room - 4:
+            raise _cut_short(number, shape, byte_size, what)
+        flat[number] = data[start + 4 : start + 4 + length]
     return array
 
 

@@ -59,6 +59,7 @@ class Declared:
         c_datatype: The same, as the value in the C API.
         shape: Without the batch axis; -1 is any size.
         optional: Whether a request may leave this input out.
+        is_control: Whether the sequence batcher adds it to each request.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Declared:
     c_datatype: int
     shape: tuple[int, ...]
     optional: bool = False
+    is_control: bool = False
 
 
 @dataclass(frozen=True)
@@ -363,7 +365,8 @@ def _sequence_controls(config: Mapping[str, JSON], model: str) -> list[Declared]
                 datatype = implied if values.get(key) else datatype
             datatype = str(values.get("data_type", datatype))
         row = element_type(datatype)
-        added.append(Declared(str(control.get("name")), row.name, int(row.datatype), (1,)))
+        name = str(control.get("name"))
+        added.append(Declared(name, row.name, int(row.datatype), (1,), is_control=True))
     return added
 
 

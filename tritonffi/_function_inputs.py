@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from tritonffi._bytes import unpack_padded
 from tritonffi._errors import CancelledError
 from tritonffi._native import ffi, lib
 from tritonffi._tensor import from_tensor
@@ -39,6 +41,9 @@ FindPins: TypeAlias = "Callable[[CData, int], object]"
 
 #: Of each array of a batch its tensor, the buffer of that, its name, and what owns the memory.
 Owners: TypeAlias = "list[tuple[CData, CData, str, CData]]"
+
+# The length of an id, and the longest that Triton takes.
+_ID_ROOM = 4 + 128
 
 _release = lib.tffi_buffer_release_data
 
@@ -95,7 +100,10 @@ class InputReader:
             stop_lending: Has C copy all inputs from now on.
         """
         self._name = name
-        self._inputs = inputs
+        self._inputs = [
+            (declared.name, _read_ids if _is_text_id(declared) else from_tensor)
+            for declared in inputs
+        ]
         self._find_pins = find_pins
         self._stop_lending = stop_lending
         self._lent: list[tuple[str, CData]] = []  # what was still in use after the call
@@ -122,7 +130,7 @@ class InputReader:
             pins = self._find_pins(batch.queue, batch.key)
             if not lib.tffi_batch_is_running(batch):
                 raise CancelledError("the request was given up")
-        for index, declared in enumerate(self._inputs):
+        for index, (name, make) in enumerate(self._inputs):
             tensor = tensors[index]
             data = tensor.data
             if not data:
@@ -132,10 +140,10 @@ class InputReader:
             # First this: what another thread throws into this one comes when a call has returned.
             tensor.buffer = ffi.NULL
             owner = ffi.gc(data, _release, size) if buffer else ffi.gc(data, _Pins(pins))
-            owners.append((tensor, buffer, declared.name, owner))
+            owners.append((tensor, buffer, name, owner))
             shape = tuple(ffi.unpack(tensor.shape, tensor.dim_count)) if tensor.dim_count else ()
-            arrays[declared.name] = from_tensor(
-                tensor.datatype, shape, owner, size, f"input {declared.name!r}", writable=False
+            arrays[name] = make(
+                tensor.datatype, shape, owner, size, f"input {name!r}", writable=False
             )
         return arrays
 
@@ -167,6 +175,27 @@ class InputReader:
                     self._name,
                     name,
                 )
+
+
+def _is_text_id(declared: Declared) -> bool:
+    return declared.is_control and declared.datatype == "BYTES"
+
+
+def _read_ids(
+    datatype: int, shape: tuple[int, ...], owner: CData, size: int, what: str, *, writable: bool
+) -> Array:
+    """
+    Make the array of a control input of text, which is the id of the sequence, as `from_tensor`.
+
+    Triton 2.51 gives each request's the room of the longest id, and leaves behind the id what the
+    memory held; a later one gives it what it needs. Where ids of that one take as much as padded
+    ones would, all are the longest.
+    """
+    if size != math.prod(shape) * _ID_ROOM:
+        return from_tensor(datatype, shape, owner, size, what, writable=writable)
+    array = unpack_padded(shape, owner, size, _ID_ROOM, what)
+    array.setflags(write=writable)
+    return array
 
 
 class _Pins:
