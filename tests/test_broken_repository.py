@@ -9,7 +9,7 @@ import time
 import _backend
 import pytest
 
-from tritonffi import InternalError, ModelControlMode, NotFoundError
+from tritonffi import InternalError, ModelControlMode, NotFoundError, Server
 from tritonffi._process import process
 
 FP32 = {"INPUT0": ("FP32", [-1])}
@@ -143,3 +143,38 @@ def test_a_start_of_all_models_says_which_entry_it_is(start, tmp_path, mode):
     entry = break_it(tmp_path / "models", "dangling")
     with pytest.raises(InternalError, match=f"failed to stat file {entry}"):
         start("*", model_control_mode=mode)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("names", [("other",), ("other", "two")])
+def test_namespaces_do_not_hide_what_is_loaded(tmp_path, backend_directory, how, names):
+    """Triton's statistics fail as a whole there, so models are asked for one by one."""
+    for name in ("one", "two"):
+        _backend.write_model(tmp_path / "models", name, FP32)
+    for name in names:
+        _backend.write_model(tmp_path / "others", name, FP32)
+    tensor = {"a": ("FP32", [-1])}
+    server = Server(
+        [tmp_path / "models", tmp_path / "others"],
+        backend_directory=backend_directory,
+        model_namespacing=True,
+    )
+    try:
+        break_it(tmp_path / "others", how)
+        assert server.load("one").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+        model = server.load_function("f", lambda a: a + 1, inputs=tensor, outputs=tensor)
+        assert model.infer({"a": [1.0]})["a"].tolist() == [2.0]
+        # With a name in both repositories, that is left out.
+        expected = {"f", "one", "other", "two"} - ({"two"} & set(names))
+        assert set(server.statistics()) == expected
+        server.unload("f")
+        server.unload("other")
+        assert set(server.statistics()) == expected - {"f", "other"}
+        server.unload("one")
+        with pytest.raises(NotFoundError):
+            server.model("one").infer(ONES)
+    finally:
+        began = time.monotonic()
+        server.close()
+    assert time.monotonic() - began < 0.9  # as above
+    assert server._lifecycle._server is None

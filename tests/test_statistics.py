@@ -27,6 +27,7 @@ from tritonffi._statistics import read_statistics
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 HUGE = 2**64 - 1
+ALL_VERSIONS = "version_policy { all {} }"
 
 # What a decoupled model on a GPU says of itself, every number at the end of its range.
 REPLY = {
@@ -367,3 +368,35 @@ def test_readings_do_not_change(own):
         counts.inference_count = 7
     own.model("batched").infer(rows(1))
     assert counts.inference_count == 1
+
+
+def test_namespaces_leave_out_names_that_stand_twice(tmp_path, backend_directory):
+    """Triton does not find them by name; the others are counted, functions and ensembles too."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        _backend.write_model(folder, "same", FP32)
+    _backend.write_model(folders[0], "one", FP32, versions=(1, 3), extra=ALL_VERSIONS)
+    _backend.write_model(folders[1], "two", FP32)
+    tensor = {"x": ("FP32", [-1])}
+    with Server(folders, backend_directory=backend_directory, model_namespacing=True) as server:
+        server.load_function("f", lambda x: x, inputs=tensor, outputs=tensor)
+        ensemble(server, "chain", ["two"], max_batch_size=0)
+        server.model("chain").infer({"X": [1.0]})
+        server.model("one").infer({"INPUT0": [1.0]})
+        found = server.statistics()
+        assert [(m.name, m.version, m.inference_count) for m in found.models] == [
+            ("chain", 1, 1),
+            ("f", 1, 0),
+            ("one", 1, 0),
+            ("one", 3, 1),
+            ("two", 1, 1),
+        ]
+        with pytest.raises(InvalidArgumentError, match=r"^model 'same': .* Several repositories"):
+            server.model("same").statistics()
+        with pytest.raises(NotFoundError, match="model 'none'"):
+            server.model("none").statistics()
+        server.unload("chain")
+        server.unload("two")
+        with pytest.raises(NotFoundError, match="model 'two'"):
+            server.model("two").statistics()
+        assert list(server.statistics()) == ["f", "one"]

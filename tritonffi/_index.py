@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from tritonffi._call import encode_name, json_list, json_object
-from tritonffi._errors import TritonError
+from tritonffi._errors import InvalidArgumentError, NotFoundError, TritonError
 from tritonffi._native import lib
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from tritonffi._call import JSON
     from tritonffi._native import CData
 
@@ -34,12 +37,41 @@ def index(handle: CData, context: str) -> list[dict[str, str]]:
     return cast("list[dict[str, str]]", entries)
 
 
-def ready(handle: CData) -> list[dict[str, str]]:
-    """List the models that are ready, as the index does, without a look at the repositories.
+def statistics(handle: CData, names: Callable[[], Iterable[str]], context: str) -> dict[str, JSON]:
+    """Read the counts of all models that are ready.
+
+    With ``model_namespacing`` Triton does not find its own models by the names under which it looks
+    for them, and fails as a whole. Then the models are asked for one by one. That leaves out those
+    of which several repositories have one of that name: Triton does not tell them apart.
+
+    Args:
+        handle: The server's.
+        names: Of the models that may be ready.
+        context: What is being done, for errors.
 
     C: ``TRITONSERVER_ServerModelStatistics``
     """
-    reply = json_object(lib.TRITONSERVER_ServerModelStatistics, handle, b"", -1)
+    try:
+        return json_object(lib.TRITONSERVER_ServerModelStatistics, handle, b"", -1, context=context)
+    except (InvalidArgumentError, NotFoundError):
+        found: list[JSON] = []
+        for name in sorted(set(names())):
+            with suppress(TritonError):
+                of_model = json_object(
+                    lib.TRITONSERVER_ServerModelStatistics, handle, encode_name(name), -1
+                )
+                found += cast("list[JSON]", of_model.get("model_stats", []))
+        return {"model_stats": found}
+
+
+def ready(handle: CData, names: Callable[[], Iterable[str]]) -> list[dict[str, str]]:
+    """List the models that are ready, as the index does, without a look at the repositories.
+
+    Args:
+        handle: The server's.
+        names: Of the models that may be.
+    """
+    reply = statistics(handle, names, "the models that are ready")
     models = cast("list[dict[str, str]]", reply.get("model_stats", []))
     return [{"name": m["name"], "version": m["version"], "state": READY} for m in models]
 

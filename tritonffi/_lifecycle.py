@@ -15,6 +15,7 @@ import os
 import shutil
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tritonffi import _leftovers, _limits, _log, _python_backend
@@ -112,6 +113,9 @@ class Lifecycle(LoadedModels):
             _log.capture.forward()
             process.add(self)
             self.native = self._server and self._server.handle
+            if self.options.model_namespacing and self.native:
+                with suppress(TritonError):  # it has no models
+                    self.index(self.native)  # which cannot be had later, where a folder goes
         except BaseException as error:
             if isinstance(error, TritonError):
                 self.explain(error, mark)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tritonffi import _python_backend
 from tritonffi._call import encode_name, encode_path, take_error
 from tritonffi._errors import TritonError, UnavailableError
-from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, config, index, ready
+from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, config, index, ready, statistics
 from tritonffi._inference import kept_in, still_there, unanswered
 from tritonffi._native import lib
 from tritonffi._rest import held
@@ -80,6 +80,8 @@ class LoadedModels(ABC):
         # Of models of the python backend, the dead processes when they were told to go.
         self._dead: dict[str, set[StubRecord]] = {}
         self._told: float | None = None  # all to unload, since when
+        # In the index when it was read last, and asked for since.
+        self._seen: set[str] = set()
 
     @abstractmethod
     def inferences(self) -> list[Inference]:
@@ -90,7 +92,28 @@ class LoadedModels(ABC):
 
         C: ``TRITONSERVER_ServerModelIndex``
         """
-        return index(handle, f"server {self.name!r}")
+        entries = index(handle, f"server {self.name!r}")
+        self._seen = {entry["name"] for entry in entries}
+        return entries
+
+    def statistics(self, handle: CData) -> dict[str, JSON]:
+        """Read the counts of all models that are ready, but for those that `statistics` leaves out.
+
+        C: ``TRITONSERVER_ServerModelStatistics``
+        """
+        return statistics(handle, lambda: self._names(handle), f"server {self.name!r}")
+
+    def _names(self, handle: CData) -> set[str]:
+        """Return the names of all models that may be ready, also where the index fails."""
+        with suppress(TritonError):
+            entries = self.index(handle)
+            return {e["name"] for e in entries if e.get("state") == READY} | self.hidden
+        names = self._seen | self.hidden | self.functions.keys()
+        places = [*self.options.paths("model_repository"), str(self.repository)]
+        for place in [*places, *self.registered]:
+            with suppress(OSError):
+                names.update(os.listdir(place))  # noqa: PTH208 (as below)
+        return names.union(*(renamed.values() for renamed in list(self.registered.values())))
 
     def known(self, handle: CData, name: str | None = None) -> list[dict[str, str]]:
         """Read the model index, or what is ready where Triton cannot look through its repositories.
@@ -107,11 +130,16 @@ class LoadedModels(ABC):
         except UnavailableError:
             raise  # it has no models
         except TritonError:
+            if name is not None:
+                self._seen.add(name)
             with suppress(TritonError):
-                entries = ready(handle)
+                entries = self._ready(handle)
                 if name is None or any(entry["name"] == name for entry in entries):
                     return entries
             raise
+
+    def _ready(self, handle: CData) -> list[dict[str, str]]:
+        return ready(handle, lambda: self._names(handle))
 
     def loaded(self, handle: CData, states: tuple[str, ...] = ALIVE) -> set[str]:
         """Return the names of the models that are known as loaded, or on their way."""
@@ -208,6 +236,7 @@ class LoadedModels(ABC):
         Returns:
             Their configs, by name.
         """
+        self._seen |= names
         versions = [
             (entry["name"], int(entry.get("version", -1)))
             for entry in self.known(handle)
@@ -344,7 +373,7 @@ class LoadedModels(ABC):
             places.sort(key=_can_be_seen)  # so that those go first which cannot
             while (shown := self._shown(handle)) is None and places:
                 with suppress(TritonError):
-                    self.hidden |= {entry["name"] for entry in ready(handle)}
+                    self.hidden |= {entry["name"] for entry in self._ready(handle)}
                 place = places.pop(0)
                 error = lib.TRITONSERVER_ServerUnregisterModelRepository(
                     handle, encode_path(place, "a model repository")

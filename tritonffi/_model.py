@@ -103,12 +103,15 @@ class Model(Unique):
 
         Raises:
             NotFoundError: The model is not loaded.
+            InvalidArgumentError: Several repositories have a model of that name
+                (``model_namespacing``).
 
         C: ``TRITONSERVER_ServerModelStatistics``
         """
         try:
             reply = self._reader.json(lib.TRITONSERVER_ServerModelStatistics)
         except InvalidArgumentError as error:  # as which this function alone knows it
+            self._reader.check_name()
             raise NotFoundError(str(error)) from None
         return read_statistics(reply).models[-1]
 

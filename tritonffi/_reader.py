@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tritonffi._call import check, encode_name, json_object, out_bool
-from tritonffi._errors import TritonError
+from tritonffi._errors import InvalidArgumentError, TritonError
 from tritonffi._native import ffi, lib
 from tritonffi._spec import ModelSpec
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tritonffi")
 
 _LATEST = -1
+# What Triton says of a name that models of several repositories have.
+_SEVERAL = "model namespace must be provided"
 
 
 class ModelReader:
@@ -52,6 +54,23 @@ class ModelReader:
         C: ``TRITONSERVER_ServerModelMetadata``
         """
         return self.json(lib.TRITONSERVER_ServerModelMetadata)
+
+    def check_name(self) -> None:
+        """Refuse a name that models of several repositories have, as the statistics do not.
+
+        Raises:
+            InvalidArgumentError: It is one.
+        """
+        try:
+            self.metadata()
+        except InvalidArgumentError as error:
+            if _SEVERAL in str(error):
+                raise InvalidArgumentError(
+                    f"{error} Several repositories have a model of that name (model_namespacing), "
+                    "and nothing in the C API says which one is meant"
+                ) from None
+        except TritonError:
+            pass  # it is not loaded
 
     def config(self) -> dict[str, JSON]:
         """Return the model's config.

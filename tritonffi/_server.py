@@ -218,17 +218,13 @@ class Server(Closing):
     def statistics(self) -> ServerStatistics:
         """Return Triton's counts of all models that are ready, by name.
 
+        With ``model_namespacing`` that leaves out models whose name several repositories have.
+
         C: ``TRITONSERVER_ServerModelStatistics``
         """
         with self._lifecycle.use():
             server = self._lifecycle.handle()
-            reply = json_object(
-                lib.TRITONSERVER_ServerModelStatistics,
-                server,
-                b"",
-                _LATEST,
-                context=f"server {self.options.server_id!r}",
-            )
+            reply = self._lifecycle.statistics(server)
         return read_statistics(reply)
 
     def metrics(self) -> str:
