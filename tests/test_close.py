@@ -38,7 +38,8 @@ HELD = {"hold": "start", "ignore_cancel": True}
 @pytest.fixture
 def start(tmp_path, backend_directory):
     """Starts servers over a repository with the model `one`; they are closed in the end."""
-    _backend.write_model(tmp_path / "models", "one", FP32)
+    for name in ("one", "two"):
+        _backend.write_model(tmp_path / "models", name, FP32)
     _backend.write_model(tmp_path / "models", "slow_end", FP32, finalize_hold=True)
     _backend.write_model(tmp_path / "models", "slow_start", FP32, init_hold=True)
     with _backend.starting(tmp_path / "models", backend_directory) as start:
@@ -73,6 +74,42 @@ def test_a_model_that_does_not_unload_is_waited_for_and_never_deleted(start, gat
     server.close()
     with start() as other:
         assert other.model("one").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+
+
+def test_models_at_rest_are_not_named_with_one_that_is_stuck(start, gate):
+    """They are held until it has answered or the time is over; each close names that one alone."""
+    server = start("one", "two", exit_timeout=0.5)
+    server.model("two").infer(ONES)
+    inference = server.model("one").submit(ONES, parameters=HELD)
+    gate.wait()
+    for _ in range(2):
+        with pytest.raises(TimeoutError) as caught:
+            server.close()
+        assert str(caught.value) == (
+            "server 'triton' did not stop within 0.5 s: model 'one' (version 1) is UNLOADING "
+            "(inferences in flight: 1); close() may be called again"
+        )
+    gate.open()
+    server.close()
+    assert inference.result()["OUTPUT0"].tolist() == [1.0]
+
+
+def test_models_with_something_in_flight_are_named_first(start, gate):
+    """One that hangs with nothing in flight is named too, as soon as it had the time to unload."""
+    server = start("slow_end", "one", exit_timeout=0.3)
+    inference = server.model("one").submit(ONES, parameters=HELD)
+    gate.wait()
+    one = "model 'one' (version 1) is UNLOADING (inferences in flight: 1)"
+    other = ", model 'slow_end' (version 1) is UNLOADING (inferences in flight: 0)"
+    for more in ("", other):
+        with pytest.raises(TimeoutError) as caught:
+            server.close()
+        assert str(caught.value) == (
+            f"server 'triton' did not stop within 0.3 s: {one}{more}; close() may be called again"
+        )
+    gate.open()
+    server.close()
+    assert inference.result()["OUTPUT0"].tolist() == [1.0]
 
 
 def test_a_dead_stub_is_not_taken_for_the_reason_of_other_models(start, gate, monkeypatch):

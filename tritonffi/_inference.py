@@ -375,7 +375,7 @@ def why_left(
 
 
 def still_there(alive: Iterable[Mapping[str, str]], inferences: Iterable[Inference]) -> str:
-    """Say which models have not let go, and what of ours is in flight there.
+    """Say which models have not let go, and what of ours is in flight there, such models first.
 
     Args:
         alive: Of Triton's index, which does not list those of repositories that were taken away.
@@ -388,5 +388,5 @@ def still_there(alive: Iterable[Mapping[str, str]], inferences: Iterable[Inferen
     }
     return ", ".join(
         f"model {name!r} {states.get(name, '')}(inferences in flight: {counts[name]})"
-        for name in dict.fromkeys([*states, *counts])
+        for name in dict.fromkeys([*counts, *states])
     )

@@ -112,10 +112,11 @@ class Lifecycle(LoadedModels):
             )
             _log.capture.forward()
             process.add(self)
-            self.native = self._server and self._server.handle
-            if self.options.model_namespacing and self.native:
+            handle = self._server and self._server.handle
+            if handle and self.options.model_namespacing:
                 with suppress(TritonError):  # it has no models
-                    self.index(self.native)  # which cannot be had later, where a folder goes
+                    self.index(handle)  # names, which cannot be had later, where a folder goes
+            self.native = handle
         except BaseException as error:
             if isinstance(error, TritonError):
                 self.explain(error, mark)

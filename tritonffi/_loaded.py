@@ -40,6 +40,8 @@ logger = logging.getLogger("tritonffi")
 
 _KEPT_S = 1.0  # for the steps of an ensemble that go on after it has failed
 _POLL_S = 0.001
+# A model that was told to unload for less may be about to do so.
+_GOING_S = 0.1
 
 
 class LoadedModels(ABC):
@@ -352,6 +354,9 @@ class LoadedModels(ABC):
             for entry in self.known(handle)
             if entry.get("state") in states and entry["name"] not in lost_loads
         ]
+        if owing and time.monotonic() < (self._told or 0.0) + _GOING_S:
+            # All were held until the time was over, and it is not the others that took it.
+            entries = [entry for entry in entries if entry["name"] in owing | kept]
         why = f". {_python_backend.LOST}" if self.lost(alive | owing) else ""
         still = still_there(entries, inferences)
         del inferences  # or whoever keeps the error would keep them, and their responses
