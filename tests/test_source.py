@@ -27,6 +27,7 @@ ORDER = [
     "_native",
     "_interpreter",
     "_closing",
+    "_forks",
     "_errors",
     "_limits",
     "_numbers",

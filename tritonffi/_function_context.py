@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tritonffi._call import string
 from tritonffi._enums import RequestFlag
 from tritonffi._errors import InvalidArgumentError, counted
+from tritonffi._forks import forks
 from tritonffi._native import ffi, lib
 from tritonffi._response import parameter_value
 
@@ -145,17 +146,24 @@ class ContextRequest:
 
 
 class RunningBatch:
-    """A ``tffi_batch *`` that may be asked for cancellations until its call is over."""
+    """
+    A ``tffi_batch *`` that may be asked for cancellations until its call is over.
 
-    __slots__ = ("_batch", "_cancelled", "_lock")
+    In a forked child nobody asks: a thread that is not there may hold the locks.
+    """
+
+    __slots__ = ("_batch", "_cancelled", "_forks", "_lock")
 
     def __init__(self, batch: CData) -> None:
         self._batch: CData | None = batch
+        self._forks = forks.count
         self._lock = threading.RLock()
         self._cancelled = [False] * batch.request_count
 
     def is_cancelled(self, index: int) -> bool:
         """Return the present state of a request, or the last one."""
+        if forks.count != self._forks:
+            return self._cancelled[index]
         with self._lock:
             if self._batch is not None and not self._cancelled[index]:
                 self._cancelled[index] = bool(lib.tffi_batch_is_cancelled(self._batch, index))
@@ -163,6 +171,8 @@ class RunningBatch:
 
     def end(self) -> None:
         """Look for the last time: the batch is about to be answered."""
+        if forks.count != self._forks:
+            return
         with self._lock:
             if self._batch is not None:
                 flags = ffi.new("bool[]", len(self._cancelled))

@@ -3,17 +3,23 @@
 The event loop of a function model, in a thread of its own, and what its instances run there.
 
 The instances' threads wait, and look now and then whether what they wait for is still wanted.
+
+Where a coroutine forks, the child has the loop's thread alone. The loop ends there as soon as all
+that can go on has come to where it waits: it would wait with the parent's selector, and take away
+what wakes the parent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from concurrent.futures import CancelledError as FutureCancelledError
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from tritonffi._errors import CancelledError, InternalError
+from tritonffi._errors import CancelledError, ClosedError, InternalError
+from tritonffi._forks import forks
 from tritonffi._function_errors import persist
 
 if TYPE_CHECKING:
@@ -27,6 +33,29 @@ T = TypeVar("T")
 _GLANCE_S = 0.1
 
 
+class _Own(threading.local):
+    """
+    What belongs to a thread.
+
+    Attributes:
+        loop: The event loop that runs in it, if it is one of ours.
+    """
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+_own = _Own()
+
+
+def _stop_own() -> None:
+    """In a forked child: stop the loop of its only thread."""
+    if _own.loop is not None:
+        _own.loop.stop()
+
+
+os.register_at_fork(after_in_child=_stop_own)
+
+
 class EventLoop:
     """An event loop in a thread of its own, which begins with the first coroutine."""
 
@@ -36,6 +65,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False
+        self._forks = forks.count
 
     def run(
         self,
@@ -152,6 +182,8 @@ class EventLoop:
         """Return the loop and its thread; where it has ended, or never begun, a new one."""
         import asyncio  # noqa: PLC0415  as above
 
+        if self._is_forked():
+            raise ClosedError(f"{self._model}: its event loop is not in this forked child")
         with self._lock:
             loop, thread = self._loop, self._thread
             if loop is not None and thread is not None and thread.is_alive():
@@ -175,22 +207,29 @@ class EventLoop:
 
         def work() -> bool:
             # Where what was thrown in has kept it from noticing its own end, it cannot run again.
-            is_over = self._is_over or loop.is_running()
+            is_over = self._is_over or self._is_forked() or loop.is_running()
             if not is_over:
                 loop.run_forever()
             return is_over
 
         asyncio.set_event_loop(loop)
+        _own.loop = loop
         try:
             # SystemExit and KeyboardInterrupt leave the loop too; they are the task's result. So
             # does what another thread throws into this one.
             persist(work)
+            if self._is_forked():
+                return
             loop.run_until_complete(_cancel_others())
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:
-            asyncio.set_event_loop(None)
-            loop.close()
+            if not self._is_forked():
+                asyncio.set_event_loop(None)
+                loop.close()  # which takes its pipe out of the selector, also out of the parent's
+
+    def _is_forked(self) -> bool:
+        return forks.count != self._forks
 
 
 class _Values:

@@ -2,7 +2,9 @@
 """
 One instance of a function model at work: a batch comes, the callable is called, C is told.
 
-It runs on the instance's worker thread. Whatever goes wrong becomes the answer to the batch.
+It runs on the instance's worker thread. Whatever goes wrong becomes the answer to the batch. Where
+the callable forks, the child has this very thread: whatever comes of the call there is nobody's
+answer, and the thread leaves.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tritonffi._call import check, take_error
 from tritonffi._errors import CancelledError, InternalError, TritonError
+from tritonffi._forks import forks
 from tritonffi._function_context import RunningBatch, read_context
 from tritonffi._function_errors import error_code, error_text, forget_arrays
 from tritonffi._native import ffi, lib
@@ -88,6 +91,7 @@ class Serving:
         self._writer = writer
         self._note_warm_up = note_warm_up
         self._busy = busy
+        self._forks = forks.count
         self._error = ffi.new("struct TRITONSERVER_Error **")
         self._running: RunningBatch | None = None
         self._call_now = OwnCall(None)
@@ -125,6 +129,8 @@ class Serving:
             finally:
                 self._busy.discard(worker)
                 self._call_now.model = None
+            if forks.count != self._forks:
+                return
             # One call, so that this thread has to take the GIL once for each batch.
             lib.tffi_batch_exchange(batch, result, self._error)
             del result, held
@@ -171,10 +177,13 @@ class Serving:
                 finally:
                     if running is not None:
                         running.end()
-                lib.tffi_batch_end(batch)
+                if forks.count == self._forks:
+                    lib.tffi_batch_end(batch)
                 return ffi.NULL, None
             # In a list, because a traceback that somebody keeps keeps this frame too.
             results = [self._instance.call(read(batch, owners), context, is_cancelled)]
+            if forks.count != self._forks:
+                return ffi.NULL, None
             if running is not None:
                 running.end()
             return self._write(batch, results.pop())
@@ -190,7 +199,7 @@ class Serving:
         with contextlib.closing(generator):
             while not _is_cancelled(batch):
                 results = list(itertools.islice(generator, 1))
-                if not results:
+                if not results or forks.count != self._forks:
                     return
                 result, held = self._write(batch, results.pop())
                 try:
@@ -213,7 +222,10 @@ class Serving:
             raise _WrongResultError(error) from None
 
     def _fail(self, batch: CData, error: BaseException, code: int) -> None:
-        """Answer a batch with an exception, and tell it to those who read logs."""
+        """Answer a batch with an exception, and tell it to those who read logs.
+
+        In a forked child those alone are told.
+        """
         message = f"model {self._name!r}: {error_text(error, self._name)}"
         level = logging.DEBUG if code == CancelledError.code else logging.ERROR
         try:
@@ -223,7 +235,8 @@ class Serving:
                 forget_arrays(error)
             finally:
                 c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
-                lib.tffi_batch_fail(batch, code, c_message)
+                if forks.count == self._forks:
+                    lib.tffi_batch_fail(batch, code, c_message)
 
 
 class _WrongResultError(Exception):

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tritonffi._call import encode, interruptible, take_error
 from tritonffi._errors import ClosedError, TritonError, UnsupportedError, note
+from tritonffi._forks import forks
 from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_errors import error_text, persist
 from tritonffi._function_inputs import InputReader
@@ -123,6 +124,7 @@ class FunctionModel:
         self._warm_up_error: BaseException | None = None
         self._belongs_to_triton = False  # from the beginning of its load on
         self._is_left = False
+        self._forks = forks.count
 
         input_names = [ffi.new("char[]", declared.name.encode()) for declared in made.inputs]
         specs = ffi.new("tffi_tensor[]", len(input_names))
@@ -324,6 +326,9 @@ class FunctionModel:
 
         The workers keep this object and the C function, and neither of these keeps the server.
 
+        A child that is forked in here has this thread alone. It leaves without a word: those who
+        wait for it, and those who hold the locks, are in the parent.
+
         Args:
             number: Of the instance.
             ready: Told when the instance is initialized, or why it is not.
@@ -336,13 +341,19 @@ class FunctionModel:
                 instance = cast("Target", target).enter(self._plain_config)
                 serving = self._serving(number, instance)
             except BaseException as error:  # noqa: BLE001 -- it is raised where the model is loaded
-                ready.set_exception(error)
+                if not self._is_forked():
+                    ready.set_exception(error)
             else:
-                ready.set_result(None)
-                self._serve_all(number, serving)
+                if not self._is_forked():
+                    ready.set_result(None)
+                    self._serve_all(number, serving)
         finally:
             del ready
-            self._leave(instance)
+            if not self._is_forked():
+                self._leave(instance)
+
+    def _is_forked(self) -> bool:
+        return forks.count != self._forks
 
     def _serving(self, number: int, instance: Instance) -> Serving:
         stop_lending = functools.partial(lib.tffi_function_stop_lending, self._function)
@@ -361,11 +372,16 @@ class FunctionModel:
         batch = ffi.new("tffi_batch **")
 
         def serve() -> bool:
+            if self._is_forked():
+                return True
             # Whatever came out of there is a failure to tell of a failure; or another thread has
             # thrown it into this one, too late for the call that it was meant for.
             serving.recover(batch)
             serving.serve(batch)
-            while lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY:
+            while (
+                not self._is_forked()
+                and lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY
+            ):
                 serving.serve(batch)
             return True
 
@@ -385,12 +401,13 @@ class FunctionModel:
         try:
             if instance is not None:
                 self._finalize(target.leave, instance)
-            if is_last:
+            if is_last and not self._is_forked():
                 self._finalize(target.close)
         finally:
-            with self._lock:
-                self._workers.discard(threading.current_thread())
-                self._release_if_over()
+            if not self._is_forked():
+                with self._lock:
+                    self._workers.discard(threading.current_thread())
+                    self._release_if_over()
 
     def _finalize(self, finalize: Callable[..., None], *arguments: Instance) -> None:
         try:
