@@ -247,6 +247,40 @@ is_over.set()
     )
 
 
+@pytest.mark.parametrize(
+    ("call", "what", "count"),
+    [
+        ("tritonffi.Server(server_id='second')", "server 'second'", 5),
+        ("tritonffi.Server(server_id='third', model_load_thread_count=2)", "server 'third'", 3),
+        ("load('g')", "model 'g'", None),
+    ],
+)
+def test_a_start_that_needs_more_threads_than_there_can_be(run, call, what, count):
+    """It is told so, and works when there can be; Triton would end the process."""
+    run(
+        NO_MORE_THREADS
+        + f"""
+def load(name):
+    return server.load_function(
+        name, lambda x: x + 1, inputs={{"x": ("FP32", [-1])}}, outputs={{"y": ("FP32", [-1])}}
+    )
+try:
+    {call}
+except tritonffi.UnavailableError as error:
+    expected = {what!r} + ": this process can start no more threads, of which "
+    expected += {"a function has one" if count is None else f"Triton needs {count}: "!r}
+    assert str(error).startswith(expected), error
+else:
+    raise AssertionError
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+is_over.set()
+{call}.close() if {count is not None} else {call}
+assert model.infer({{"x": [1.0]}})["y"].tolist() == [2]
+server.close()
+"""
+    )
+
+
 def test_the_end_of_a_process_that_can_start_no_more_threads(run):
     """It ends as any other."""
     run(NO_MORE_THREADS)

@@ -25,7 +25,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tritonffi._call import encode, interruptible, take_error
-from tritonffi._errors import ClosedError, TritonError, UnsupportedError, note
+from tritonffi._errors import ClosedError, TritonError, UnavailableError, UnsupportedError, note
 from tritonffi._forks import forks
 from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_errors import error_text, persist
@@ -33,6 +33,7 @@ from tritonffi._function_inputs import InputReader
 from tritonffi._function_results import ResultWriter
 from tritonffi._function_serving import OwnCall, Serving, logger, own_call
 from tritonffi._function_target import SupportsExecute, Target
+from tritonffi._limits import check_threads
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class FunctionModel:
         Raises:
             Exception: What a class, or `initialize`, raised.
             TimeoutError: The time is up.
+            UnavailableError: There can be no more threads; Triton has one for each instance too.
         """
         try:
             # On a thread that gets no signals: a worker that runs is known, or it could be robbed.
@@ -190,11 +192,18 @@ class FunctionModel:
             with self._lock:
                 if self.is_closed:
                     raise ClosedError(f"model {self.name!r}: nobody waits for it any more")
-                worker.start()
+                try:
+                    worker.start()
+                except RuntimeError as error:
+                    raise UnavailableError(
+                        f"model {self.name!r}: this process can start no more threads, of which a "
+                        "function has one for each instance"
+                    ) from error
                 self._workers.add(worker)
                 self._inside += 1
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             self._wait_initialized(ready, left)
+        check_threads(self.instances, f"model {self.name!r}")
 
     def _wait_initialized(self, ready: Future[None], timeout: float | None) -> None:
         try:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tritonffi._errors import UnavailableError
+from tritonffi._native import lib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +44,23 @@ def named(what: str) -> Iterator[None]:
             raise
         place = "" if error.filename is None else f": {os.fsdecode(error.filename)!r}"
         raise UnavailableError(f"{what}: {error.strerror}{place}. {hint}") from error
+
+
+def check_threads(count: int, what: str) -> None:
+    """Raise where Triton could not start its threads, which would end the process.
+
+    Args:
+        count: How many it starts at least.
+        what: The model or server.
+
+    Raises:
+        UnavailableError: So many cannot be started.
+    """
+    if not lib.tffi_can_start_threads(count):
+        raise UnavailableError(
+            f"{what}: this process can start no more threads, of which Triton needs {count}: it is "
+            "at a limit for threads (ulimit -u), or for memory (ulimit -v)"
+        )
 
 
 def hint() -> str | None:

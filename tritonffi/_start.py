@@ -25,6 +25,7 @@ from tritonffi._enums import ErrorCode, ModelControlMode
 from tritonffi._errors import InvalidArgumentError, TritonError, error_from_code
 from tritonffi._index import READY, index
 from tritonffi._library import assemble_backends
+from tritonffi._limits import check_threads
 from tritonffi._log_settings import LogSettings, starting_with
 from tritonffi._model_files import check_start
 from tritonffi._native import ffi, lib
@@ -121,7 +122,8 @@ def new_server(options: ServerOptions, folder: Path) -> NativeServer:
     Raises:
         TritonError: As Triton itself says it.
         InvalidArgumentError: It would wait for a model for ever, or crash with one.
-        UnavailableError: There is no /proc, by way of which the log comes.
+        UnavailableError: There is no /proc, by way of which the log comes; or the process can start
+            no more threads.
 
     C: ``TRITONSERVER_ServerNew``
     """
@@ -131,6 +133,8 @@ def new_server(options: ServerOptions, folder: Path) -> NativeServer:
     context = f"server {options.server_id!r}"
     try:
         check_start(options)
+        # Those that load, and one of its metrics or of a first model.
+        check_threads(options.model_load_thread_count + 1, context)
         with owned(
             "struct TRITONSERVER_ServerOptions *",
             lib.TRITONSERVER_ServerOptionsNew,
