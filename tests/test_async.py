@@ -441,7 +441,19 @@ def test_max_pending_bounds_what_is_unread(run, stream):
     run(main())
 
 
-def test_no_loop_no_stream(stream):
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model.async_stream({"INPUT0": [1]}),
+        lambda model: model.async_map([{"INPUT0": [1]}]),
+        lambda model: model.sequence(5).async_stream({"INPUT0": [1]}),
+    ],
+)
+def test_no_loop_no_stream(stream, call):
     """There must be one to wait in."""
-    with pytest.raises(RuntimeError, match="no running event loop"):
-        stream.async_stream({"INPUT0": [1]})
+    with pytest.raises(RuntimeError) as caught:
+        call(stream)
+    assert str(caught.value) == (
+        "server 'shared': no running event loop, in which the inference would be awaited: call "
+        "this in a coroutine, or the method without async_ in its name"
+    )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -242,8 +243,10 @@ def test_what_a_class_raises_when_it_is_loaded_is_raised_by_the_load(load, where
         def finalize(self):
             events.append("finalize")
 
-    with pytest.raises(ArithmeticError, match="no such weights"):
+    with pytest.raises(ArithmeticError, match="no such weights") as caught:
         load(Fails, config=TWO)
+    if sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == ["while model 'function' was initialized"]
     load.names.clear()
     assert events.count("finalize") == at - 1
     assert workers() == []
@@ -275,6 +278,8 @@ def test_a_shared_object_that_was_not_initialized_is_not_finalized(load):
     ("given", "text"),
     [
         (3, "model 'function': the function must be callable, not int"),
+        (type, "model 'function': type is a class of classes, which takes no inputs"),
+        (type("Meta", (type,), {}), "model 'function': Meta is a class of classes"),
         (type("Model", (), {"__call__": lambda self, a: a}), "the function takes (a)"),
         (type("Model", (), {"execute": lambda self, a: a})(), "the function takes (a)"),
     ],

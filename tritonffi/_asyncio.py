@@ -320,8 +320,18 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def queue_here(lifecycle: Lifecycle) -> LoopQueue:
-    """Return the server's queue for the running loop; it is made at the first call."""
-    loop = _get_running_loop()()
+    """Return the server's queue for the running loop; it is made at the first call.
+
+    Raises:
+        RuntimeError: No loop runs in this thread.
+    """
+    try:
+        loop = _get_running_loop()()
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"server {lifecycle.name!r}: no running event loop, in which the inference would be "
+            "awaited: call this in a coroutine, or the method without async_ in its name"
+        ) from error
     queue = lifecycle.loops.get(id(loop))
     if queue is None or queue.loop() is not loop:  # the id is that of one that was closed
         lifecycle.sweep()

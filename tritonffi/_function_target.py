@@ -72,6 +72,10 @@ class Target:
         Raises:
             TypeError: It cannot be called.
         """
+        if inspect.isclass(given) and issubclass(given, type):
+            raise TypeError(
+                f"{model}: {given.__name__} is a class of classes, which takes no inputs"
+            )
         self._given = given
         self._model = model
         self._is_class = _is_model_class(given)

@@ -176,6 +176,8 @@ class FunctionModel:
             # On a thread that gets no signals: a worker that runs is known, or it could be robbed.
             interruptible(lambda: self._start(timeout), f"initializing model {self.name!r}")
         except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, (TritonError, TimeoutError)):
+                note(error, f"while model {self.name!r} was initialized")
             self.drop(error)
             raise
 
