@@ -90,6 +90,52 @@ def test_a_killed_stub_lets_the_server_close(runs, tmp_path, way):
     assert segments(pid) == []
 
 
+@pytest.mark.parametrize("how", ["ignore", "reap"])
+def test_who_waits_for_all_children_is_told_of_killed_stubs(runs, tmp_path, how):
+    """Of one that Triton waits for in a load, too; close does not take its whole time."""
+    write(tmp_path, "pid", "INT64", "import os; return value + os.getpid()")
+    write(tmp_path, "dies", "FP32", "return value")
+    (tmp_path / "dies" / "1" / "model.py").write_text("import os\nos._exit(3)\n")
+    body = """
+        import logging
+        from tritonffi import _python_backend as backend
+        backend.PATIENCE_S = 0.5
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+
+        def reap(*_):
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN if sys.argv[3] == "ignore" else reap)
+        server = Server(sys.argv[2], startup_models=["pid"])
+        model = server.model("pid")
+        os.kill(int(model.infer({"IN": [0]})["OUT"][0]), signal.SIGKILL)
+        print(message(lambda: model.infer({"IN": [0]})))
+        server.load("pid")
+        print(model.infer({"IN": [0]})["OUT"][0] > 0)
+        start = time.monotonic()
+        server.close()
+        print(time.monotonic() - start < 10, server.closed)
+        with Server(startup_models=[]) as other:
+            other.register_repository(sys.argv[2])
+            print(message(lambda: other.load("dies")).partition(" before")[0])
+        print(os.getpid())
+    """
+    *lines, pid = run(body, tmp_path, how)
+    assert lines == [
+        "model 'pid': Stub process 'pid_0' is not healthy.",
+        "True",
+        f"{LEFT} requests whose python process has died",
+        "True True",
+        "model 'dies': a process of Triton's python backend has ended",
+        f"{LEFT} loads of 'dies' whose python process has died",
+    ]
+    assert segments(pid) == []
+
+
 def test_a_model_that_never_gets_ready_can_be_left(runs, tmp_path):
     """By the timeout of the load; others answer meanwhile, and close says what it waits for."""
     write(tmp_path, "add", "FP32", "return value + 1")

@@ -132,6 +132,23 @@ def test_the_newest_record_of_a_number_counts(records, tmp_path):
     assert _stub_records.record_of(OTHER) is None
 
 
+def test_one_that_others_have_waited_for_is_still_dead(records, monkeypatch):
+    """The kernel has forgotten it; its number, which may be another one's, gets no signal."""
+    killed = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", lambda *arguments: killed.append(arguments))
+        assert (list(backend._stubs()), backend.is_lost()) == ([], False)
+        records(DEAD, MODEL, "m_0")
+        assert list(backend._stubs()) == [(DEAD, "Z")]
+        assert backend.is_lost()
+        watch = backend.StubWatch(["m"])
+        assert watch._lost() == {}  # it was there before
+        records(OTHER, MODEL, "m")
+        assert watch._lost() == {OTHER: "m"}
+        backend.end_stubs()
+    assert killed == []
+
+
 @pytest.mark.parametrize("how", ["load", "start"])
 def test_another_version_that_lives_hides_nobody(runs, tmp_path, how):
     """The load of both will never be over; the server serves on, and closes."""

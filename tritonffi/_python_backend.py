@@ -408,7 +408,8 @@ class StubWatch:
         """Return the stubs that seem to be lost, with their models."""
         stubs = list(_stubs())
         # So that another one may have the number.
-        self._before = {pid for pid in self._before if Path(_PROC, pid).exists()}
+        listed = {pid for pid, _ in stubs}
+        self._before = {p for p in self._before if p in listed or Path(_PROC, p).exists()}
         dead = [pid for pid, state in stubs if state == "Z" and pid not in self._before]
         found = {pid: self._lost_model(pid, stubs) for pid in dead}
         return {pid: model for pid, model in found.items() if model is not None}
@@ -433,15 +434,18 @@ class StubWatch:
 
 def end_stubs() -> None:
     """Kill the stubs that are left when the process ends: one in a long call would outlive it."""
-    for pid, _ in _stubs():
-        with contextlib.suppress(OSError):
-            os.kill(int(pid), signal.SIGKILL)
+    for pid, state in _stubs():
+        if state != "Z":  # the number may be another one's by now
+            with contextlib.suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def _stubs() -> Iterator[tuple[str, str]]:
-    """List our stub processes, those too that are dead and not waited for, with their states."""
-    if not _own_shm():
+    """List our stub processes with their states; that of dead ones that Triton has is Z."""
+    records = _stub_records.all_records()
+    if not records and not _own_shm():
         return  # the usual case, in which there is nothing to look for
+    seen = set()
     own = os.fsencode(str(os.getpid()))
     # Not by scandir, which warns where a signal handler raises before its end.
     for pid in filter(str.isdigit, os.listdir(_PROC)):  # noqa: PTH208
@@ -454,7 +458,13 @@ def _stubs() -> Iterator[tuple[str, str]]:
             if parent == own and (
                 name == _COMM or (state == b"Z" and is_none_yet and _is_of_triton(pid))
             ):
+                seen.add(pid)
                 yield pid, state.decode()
+    # Where the program waits for any child, or ignores SIGCHLD, the kernel knows no dead ones.
+    for record in records:
+        pid = str(record.pid)
+        if pid not in seen and record.is_dead():
+            yield pid, "Z"
 
 
 def _is_of_triton(pid: str) -> bool:

@@ -101,12 +101,23 @@ def record_of(pid: str) -> StubRecord | None:
         pid: Its number, which an older one may have had too.
     """
     found: list[StubRecord] = []
-    for folder in list(_folders):
-        if not folder.exists():  # the server is closed
-            _folders.pop(folder, None)
+    for folder in _open_folders():
         with contextlib.suppress(OSError, IndexError):
             found.extend(_read(folder / pid))
     return max(found, key=lambda record: record.started, default=None)
+
+
+def all_records() -> list[StubRecord]:
+    """List the processes of all servers, as `records` does those of one."""
+    return [record for folder in _open_folders() for record in records(folder)]
+
+
+def _open_folders() -> list[Path]:
+    """Return where the scripts of servers write that are not closed."""
+    for folder in list(_folders):
+        if not folder.exists():
+            _folders.pop(folder, None)
+    return list(_folders)
 
 
 def records(folder: Path) -> list[StubRecord]:
