@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 import subprocess
+import sys
 import tempfile
+import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -82,6 +86,59 @@ def test_a_host_is_known_by_its_boot_and_its_name(tmp_path, monkeypatch):
         hosts.add(_leftovers._host())
         assert re.fullmatch("[0-9a-f]{8}", _leftovers._host())
     assert len(hosts) == 3
+
+
+def test_who_has_ended_and_is_not_waited_for_is_dead(tmp_path):
+    """As long as who started it reads what it writes, say; its number cannot be another's yet."""
+    beginning = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    left = tmp_path / f"{beginning}{process.pid}-x"
+    left.mkdir()
+    assert list(_leftovers.of_the_dead(tmp_path)) == [left]
+    process.wait()
+    assert list(_leftovers.of_the_dead(tmp_path)) == [left]
+
+
+def test_who_lives_on_in_other_threads_is_not_dead(tmp_path):
+    """The kernel shows a process whose first thread has ended like one that has."""
+    script = """
+        import ctypes, os, sys, threading
+
+        def last():
+            while open("/proc/self/stat").read().rpartition(")")[2].split()[0] != "Z":
+                os.sched_yield()
+            print(flush=True)
+            sys.stdin.read()
+            os._exit(0)
+
+        threading.Thread(target=last).start()
+        ctypes.CDLL(None).syscall(93 if os.uname().machine == "aarch64" else 60, 0)  # exit: a thread's
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    beginning = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"\n"
+        (tmp_path / f"{beginning}{process.pid}-x").mkdir()
+        assert list(_leftovers.of_the_dead(tmp_path)) == []
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert len(list(_leftovers.of_the_dead(tmp_path))) == 1
+
+
+def test_without_a_descriptor_nobody_is_taken_for_dead(tmp_path, monkeypatch, dead):
+    """Who is, cannot be told."""
+    beginning = _leftovers.prefix().removesuffix(f"{os.getpid()}-")
+    left = tmp_path / f"{beginning}{dead}-x"
+    left.mkdir()
+
+    def refuse(_):
+        raise OSError(errno.EMFILE, "too many")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        assert list(_leftovers.of_the_dead(tmp_path)) == []
+    assert list(_leftovers.of_the_dead(tmp_path)) == [left]
 
 
 def test_what_others_have_is_left_to_them(tmp_path, monkeypatch, dead):

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 
 _PROC = Path("/proc")
+# Of the words after a program's name.
+_STATE: Final = 0
+_THREADS: Final = 17
+_ENDED: Final = (b"Z", b"X")
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"
 # What means nothing to a shell, nor in a list of folders such as PATH; and the stub's Python, which
 # has no locale, cannot import from what is not ASCII.
@@ -69,8 +73,20 @@ def of_the_dead(folder: Path) -> Iterator[Path]:
         pid = path.name.removeprefix(beginning).partition("-")[0]
         with contextlib.suppress(OSError):  # another one removes it as well
             # Processes of others may be hidden, and look as if they were no more.
-            if path.lstat().st_uid == os.geteuid() and not (_PROC / pid).exists():
+            if path.lstat().st_uid == os.geteuid() and _is_dead(pid):
                 yield path
+
+
+def _is_dead(pid: str) -> bool:
+    """Say whether a process is no more, or has ended and is not waited for yet."""
+    try:
+        words = (_PROC / pid / "stat").read_bytes().rpartition(b")")[2].split()
+        # The state is that of the first thread, which may have ended before others.
+        return words[_STATE] in _ENDED and int(words[_THREADS]) <= 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except (OSError, ValueError, IndexError):
+        return False  # it cannot be told, as without a descriptor
 
 
 def trouble(place: Path) -> str | None:
