@@ -113,7 +113,8 @@ def test_who_lives_on_in_other_threads_is_not_dead(tmp_path):
             os._exit(0)
 
         threading.Thread(target=last).start()
-        ctypes.CDLL(None).syscall(93 if os.uname().machine == "aarch64" else 60, 0)  # exit: a thread's
+        exit_thread = 93 if os.uname().machine == "aarch64" else 60
+        ctypes.CDLL(None).syscall(exit_thread, 0)
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     beginning = _leftovers.prefix().removesuffix(f"{os.getpid()}-")

@@ -346,6 +346,44 @@ def test_where_no_stub_can_be_started_is_a_problem_with_a_way_out(tmp_path, monk
     assert _leftovers.find_place() == tmp_path / "\udcff "
 
 
+def test_where_the_backend_has_no_place_for_its_own_folder_is_a_problem(tmp_path, monkeypatch):
+    """Triton would end the process."""
+    stubs = make_stubs(tmp_path / "stubs")
+    place = tmp_path / "tmp"
+    monkeypatch.setattr(_leftovers, "BACKEND_PLACE", place)
+    problem = (
+        f"it makes a folder in {place}, wherever temporary files go, and cannot (No such file or "
+        "directory): make room there, or let this user write to it; in a container whose file "
+        "system is read-only, mount a volume or a tmpfs there"
+    )
+    assert backend.examine(tmp_path / "lib.so", stubs).problem == problem
+    place.mkdir()
+    assert "folder" not in (backend.examine(tmp_path / "lib.so", stubs).problem or "")
+    assert list(place.iterdir()) == []
+
+
+def test_nothing_can_be_written_to_tmp(runs, tmp_path):
+    """A load says so, though temporary files go elsewhere; functions are served."""
+    write(tmp_path, "add", "FP32", "return value + 1")
+    mount = "mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    body = """
+        with Server(sys.argv[2], startup_models=[]) as server:
+            print(message(lambda: server.load("add")).partition("run here: ")[2])
+            tensor = ("FP32", [1])
+            add = server.load_function(
+                "f", lambda x: x + 1, inputs={"x": tensor}, outputs={"y": tensor}
+            )
+            print(add.infer({"x": [1.0]})["y"].tolist())
+    """
+    command = ["unshare", "-m", "sh", "-c", f'{mount} && TMPDIR=/dev/shm exec "$@"', "sh"]
+    refused, answer = run(body, tmp_path, command=command)
+    assert refused.startswith("it makes a folder in /tmp, wherever temporary files go, and cannot ")
+    assert "(Read-only file system)" in refused
+    assert answer == "[2.0]"
+
+
 @pytest.mark.parametrize("how", ["none", "broken", "start"])
 def test_a_stub_that_never_came_to_be_ends_the_waiting(runs, tmp_path, how):
     """Without a shell, or with one that fails, Triton would wait for ever."""

@@ -29,6 +29,8 @@ _BOOT: Final = "/proc/sys/kernel/random/boot_id"
 # What means nothing to a shell, nor in a list of folders such as PATH; and the stub's Python, which
 # has no locale, cannot import from what is not ASCII.
 _PLAIN: Final = rb"[\w@%+=,./-]+"
+#: Where Triton's python backend makes a folder of its own, whatever the environment says.
+BACKEND_PLACE: Final = Path("/tmp")  # noqa: S108 (the backend's mkdtemp makes up the name)
 # Last the one that is memory.
 _ELSEWHERE: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 (a folder of a secret name)
 
@@ -98,6 +100,20 @@ def trouble(place: Path) -> str | None:
     except OSError as error:
         return str(error.strerror)
     return "it is mounted noexec" if is_barred else None
+
+
+def backend_trouble() -> str | None:
+    """Say why Triton's python backend cannot make its own folder; None: it can."""
+    folder = BACKEND_PLACE / (prefix() + os.urandom(8).hex())
+    try:
+        try:
+            folder.mkdir(mode=0o700)
+        finally:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+    except OSError as error:
+        return str(error.strerror)
+    return None
 
 
 def find_place() -> Path:

@@ -121,6 +121,13 @@ def _start_problem(stub: Path) -> str | None:
         place = _leftovers.find_place()
     except FileNotFoundError as error:
         return str(error.strerror)
+    trouble = _leftovers.backend_trouble()
+    if trouble is not None:  # with which Triton would end the process
+        return (
+            f"it makes a folder in {_leftovers.BACKEND_PLACE}, wherever temporary files go, and "
+            f"cannot ({trouble}): make room there, or let this user write to it; in a container "
+            "whose file system is read-only, mount a volume or a tmpfs there"
+        )
     trouble = _leftovers.trouble(place)
     if trouble is None:
         return None
