@@ -273,12 +273,12 @@ def test_shared_memory_of_a_killed_process_is_removed(runs, tmp_path):
 
 
 def test_stubs_of_a_killed_process_are_ended(runs, tmp_path):
-    """One that is in the midst of its import would not notice; by the next server that starts."""
+    """By the next server that starts: one that does not let go of the interpreter cannot look."""
     write(tmp_path / "models", "slow", "FP32", "return value")
     told = tmp_path / "told"
     slow = tmp_path / "models" / "slow" / "1" / "model.py"
-    tell = f"os.getpid()), open({str(told)!r}, 'w').write(str(os.getpid())), time.sleep(600"
-    slow.write_text(f"import os, time; ({tell})\n")
+    tell = f"open({str(told)!r}, 'w').write(str(os.getpid())), ctypes.PyDLL(None).sleep(600)"
+    slow.write_text(f"import ctypes, os; ({tell})\n")
     body = """
         told = pathlib.Path(sys.argv[3])
         server = Server(sys.argv[2], startup_models=[])

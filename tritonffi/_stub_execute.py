@@ -2,6 +2,8 @@
 """
 What runs inside the stubs of the python backend: a model whose `execute` raises can be unloaded.
 
+And a stub ends with the server's process, also where nobody has waited for that yet.
+
 It is linked into the home of the stubs and imported at their start, so it needs nothing but the
 standard library. Where `execute` raises, the stub tells Triton so in shared memory, and one field
 of that it does not write: whether the factories of the responses are gone. If something else has
@@ -12,11 +14,14 @@ it answers with its error, which closes the request, and then once more, in vain
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import importlib.machinery
 import os
+import select
 import sys
+import time
 import types
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
@@ -45,9 +50,16 @@ if TYPE_CHECKING:
 MODULE = "tritonffi_execute"
 _CLASS = "TritonPythonModel"
 _BACKEND = "triton_python_backend_utils"
-# Where in the command line the model's file and the instance are.
+# Where in the command line these are: the model's file, the shared memory, the server's process,
+# and the instance.
 _FILE = 1
+_REGION = 2
+_PARENT = 5
 _INSTANCE = 8
+# What Triton's own end of a stub gets, which is tidier, before ours; and how often the parent is
+# looked for, where nothing tells of its end.
+_GRACE_S = 1.0
+_LOOK_S = 1.0
 
 
 def wrapped(execute: Callable[..., object], instance: str) -> Callable[..., object]:
@@ -215,8 +227,43 @@ def _is_same(one: str | None, other: str) -> bool:
         return False
 
 
+def end_with(parent: int, region: str) -> None:
+    """End this process when another one, which has started it, has ended.
+
+    Triton looks by a signal whether that is there, and it is as long as nobody has waited for it:
+    who reads what it writes does not wait before all is read, and a stub holds the pipe open.
+
+    Args:
+        parent: Its number.
+        region: The name of the memory that they share.
+    """
+    _await_end(parent)
+    time.sleep(_GRACE_S)
+    with contextlib.suppress(OSError):
+        os.unlink(f"/dev/shm/{region.lstrip('/')}")  # noqa: PTH108, S108 (where Linux has it)
+    os._exit(1)
+
+
+def _await_end(parent: int) -> None:
+    """Return when a process has ended, also before it is waited for."""
+    try:
+        descriptor = os.pidfd_open(parent)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # an old kernel, or a sandbox
+        if os.getppid() == parent:  # its children are given to another one at once
+            while os.getppid() == parent:
+                time.sleep(_LOOK_S)
+            return
+        _thread.exit()  # it cannot be told
+    # In the kernel, without the interpreter; a process that has ended can be read.
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()
+
+
 def _install() -> None:
-    """Wait for the import of the model, in a stub."""
+    """Wait for the import of the model, and for the end of the server's process, in a stub."""
     try:
         with open("/proc/self/cmdline", "rb") as file:  # noqa: PTH123
             arguments = [os.fsdecode(word) for word in file.read().split(b"\0")]
@@ -224,6 +271,10 @@ def _install() -> None:
         return
     if len(arguments) > _INSTANCE:
         sys.meta_path.insert(0, Finder(arguments[_FILE], arguments[_INSTANCE]))
+        if arguments[_PARENT].isdigit():
+            # Not by `threading`, whose threads the model may count.
+            with contextlib.suppress(RuntimeError):  # there can be no more
+                _thread.start_new_thread(end_with, (int(arguments[_PARENT]), arguments[_REGION]))
 
 
 if __name__ == MODULE:
