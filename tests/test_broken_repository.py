@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 
@@ -10,10 +11,20 @@ import _backend
 import pytest
 
 from tritonffi import InternalError, ModelControlMode, NotFoundError, Server
+from tritonffi._call import check, parameters
+from tritonffi._native import lib
 from tritonffi._process import process
 
 FP32 = {"INPUT0": ("FP32", [-1])}
 ONES = {"INPUT0": [1.0]}
+SLOW_END = json.dumps(
+    {
+        "backend": "tffitest",
+        "input": [{"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]}],
+        "parameters": {"finalize_hold": {"string_value": "true"}},
+    }
+)
 HOW = ["dangling", "loop", "gone", "file"]
 
 
@@ -100,6 +111,66 @@ def test_close_waits_for_what_the_index_did_not_show(start, gate, tmp_path, how)
             r"UNLOADING \(inferences in flight: 0\); close\(\) may be called again$",
         ):
             server.close()
+    gate.open()
+    server.close()
+
+
+@pytest.mark.parametrize("load_fails", [False, True])
+def test_a_model_whose_folder_has_gone_unloads(start, gate, tmp_path, load_fails):
+    """The unload waits for its end, and leaves nothing in the way of a folder that comes back."""
+    server = start("one", "slow_end")
+    folder = tmp_path / "models" / "slow_end"
+    folder.rename(tmp_path / "aside")
+    if load_fails:
+        with pytest.raises(NotFoundError):
+            server.load("slow_end")
+    assert server.model("slow_end").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+    for _ in range(2):
+        with pytest.raises(TimeoutError) as caught:
+            server.unload("slow_end", timeout=0.05)
+        assert str(caught.value) == "model 'slow_end': still not unloaded after 0.05 s"
+        assert [model.name for model in server.models()] == ["one", "two"]
+    gate.open()
+    server.unload("slow_end")
+    with pytest.raises(NotFoundError, match=r"^model 'slow_end': there is none of that name to"):
+        server.unload("slow_end")
+    (tmp_path / "aside").rename(folder)
+    assert server.load("slow_end").infer(ONES)["OUTPUT0"].tolist() == [1.0]
+    server.unload("slow_end")
+    assert server._lifecycle.hidden == set()
+    assert list(server._lifecycle.repository.iterdir()) == []
+
+
+def test_a_function_whose_folder_has_gone_unloads(start):
+    """And its threads end with it."""
+    server = start("one")
+    tensor = {"a": ("FP32", [-1])}
+    server.load_function("f", lambda a: a, inputs=tensor, outputs=tensor)
+    shutil.rmtree(server._lifecycle.repository / "f")
+    server.unload("f")
+    assert server._lifecycle.all_functions() == []
+    assert "f" not in server.statistics()
+
+
+@pytest.mark.parametrize("how", ["folder gone", "never had one"])
+def test_close_waits_for_a_model_without_a_folder(start, gate, tmp_path, how):
+    """As a model of the python backend has loaded it, with files, say."""
+    server = start("one", exit_timeout=0.3)
+    folder = tmp_path / "models" / "slow_end"
+    if how == "folder gone":
+        server.load("slow_end")
+        shutil.rmtree(folder)
+    else:
+        shutil.rmtree(folder)
+        with parameters({"config": SLOW_END, "file:1/x": b"x"}, "") as (array, count):
+            handle = server._lifecycle.handle()
+            check(lib.TRITONSERVER_ServerLoadModelWithParameters(handle, b"slow_end", array, count))
+    with pytest.raises(
+        TimeoutError,
+        match=r"^server 'triton' did not stop within 0.3 s: model 'slow_end' \(version 1\) is "
+        r"UNLOADING \(inferences in flight: 0\); close\(\) may be called again$",
+    ):
+        server.close()
     gate.open()
     server.close()
 

@@ -56,12 +56,15 @@ def statistics(handle: CData, names: Callable[[], Iterable[str]], context: str) 
     except (InvalidArgumentError, NotFoundError):
         found: list[JSON] = []
         for name in sorted(set(names())):
-            with suppress(TritonError):
-                of_model = json_object(
-                    lib.TRITONSERVER_ServerModelStatistics, handle, encode_name(name), -1
-                )
-                found += cast("list[JSON]", of_model.get("model_stats", []))
+            found += cast("list[JSON]", _of_model(handle, name).get("model_stats", []))
         return {"model_stats": found}
+
+
+def _of_model(handle: CData, name: str) -> dict[str, JSON]:
+    """Read the counts of one model, of all of its versions; none where it is not ready."""
+    with suppress(TritonError):
+        return json_object(lib.TRITONSERVER_ServerModelStatistics, handle, encode_name(name), -1)
+    return {}
 
 
 def ready(handle: CData, names: Callable[[], Iterable[str]]) -> list[dict[str, str]]:
@@ -71,7 +74,20 @@ def ready(handle: CData, names: Callable[[], Iterable[str]]) -> list[dict[str, s
         handle: The server's.
         names: Of the models that may be.
     """
-    reply = statistics(handle, names, "the models that are ready")
+    return _as_ready(statistics(handle, names, "the models that are ready"))
+
+
+def ready_versions(handle: CData, name: str) -> list[dict[str, str]]:
+    """List the versions of a model that are ready, as `ready` does, whatever the index knows.
+
+    Args:
+        handle: The server's.
+        name: The model's name.
+    """
+    return _as_ready(_of_model(handle, name))
+
+
+def _as_ready(reply: dict[str, JSON]) -> list[dict[str, str]]:
     models = cast("list[dict[str, str]]", reply.get("model_stats", []))
     return [{"name": m["name"], "version": m["version"], "state": READY} for m in models]
 

@@ -3,7 +3,8 @@
 
 Triton's index tells that, as long as Triton can look through all of its repositories: where the
 folder of one has gone, or one entry leads nowhere, the index fails as a whole. Then its statistics
-tell what is ready, and the server closes without the repository.
+tell what is ready, and the server closes without the repository. Nor does the index show a model
+that is in no repository any more, or never was in one, though it is loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from typing import TYPE_CHECKING
 from tritonffi import _python_backend
 from tritonffi._call import encode_name, encode_path, take_error
 from tritonffi._errors import TritonError, UnavailableError
-from tritonffi._index import ALIVE, LEAVING, READY, UNLOADING, config, index, ready, statistics
+from tritonffi._index import (
+    ALIVE,
+    LEAVING,
+    READY,
+    UNLOADING,
+    config,
+    index,
+    ready,
+    ready_versions,
+    statistics,
+)
 from tritonffi._inference import kept_in, still_there, unanswered
 from tritonffi._native import lib
 from tritonffi._rest import held
@@ -54,7 +65,8 @@ class LoadedModels(ABC):
         functions: Python callables that are loaded as models, by name.
         retired: Those that were replaced or unloaded while a call of theirs still ran.
         registered: Repositories added since the start, and their names of models by folder.
-        hidden: Models that are loaded and not in Triton's index: their repository was taken away.
+        hidden: Models that are loaded and not in Triton's index: their repository was taken away,
+            or their folder, or a model of the python backend has loaded them by itself.
         parts: Of models that were given a config, whether they have loaded or not.
         configs: Of models that are in no repository of the user's, as Triton got them last.
         failed_reloads: Models that did not load while they were loaded (`Process.remove`).
@@ -82,7 +94,7 @@ class LoadedModels(ABC):
         # Of models of the python backend, the dead processes when they were told to go.
         self._dead: dict[str, set[StubRecord]] = {}
         self._told: float | None = None  # all to unload, since when
-        # In the index when it was read last, and asked for since.
+        # In the index, or asked for, since the start.
         self._seen: set[str] = set()
 
     @abstractmethod
@@ -95,7 +107,7 @@ class LoadedModels(ABC):
         C: ``TRITONSERVER_ServerModelIndex``
         """
         entries = index(handle, f"server {self.name!r}")
-        self._seen = {entry["name"] for entry in entries}
+        self._seen |= {entry["name"] for entry in entries}
         return entries
 
     def statistics(self, handle: CData) -> dict[str, JSON]:
@@ -107,10 +119,9 @@ class LoadedModels(ABC):
 
     def _names(self, handle: CData) -> set[str]:
         """Return the names of all models that may be ready, also where the index fails."""
-        with suppress(TritonError):
-            entries = self.index(handle)
-            return {e["name"] for e in entries if e.get("state") == READY} | self.hidden
         names = self._seen | self.hidden | self.functions.keys()
+        with suppress(TritonError):
+            return names | {entry["name"] for entry in self.index(handle)}
         places = [*self.options.paths("model_repository"), str(self.repository)]
         for place in [*places, *self.registered]:
             with suppress(OSError):
@@ -146,6 +157,41 @@ class LoadedModels(ABC):
     def loaded(self, handle: CData, states: tuple[str, ...] = ALIVE) -> set[str]:
         """Return the names of the models that are known as loaded, or on their way."""
         return {entry["name"] for entry in self.known(handle) if entry.get("state") in states}
+
+    def find_hidden(self, handle: CData, name: str | None = None) -> None:
+        """Note what is loaded and not in the index; where that fails, it may not be known.
+
+        Args:
+            handle: The server's.
+            name: Of the model that is looked for; None: all.
+        """
+        shown = self._shown(handle)
+        if shown is not None:
+            self.hidden -= shown
+            if name not in shown:
+                with suppress(TritonError):
+                    entries = self._ready(handle) if name is None else ready_versions(handle, name)
+                    self.hidden |= {entry["name"] for entry in entries} - shown
+
+    @contextmanager
+    def showing(self, name: str) -> Iterator[None]:
+        """Have the index show a model, and say when it is unloaded, though it is hidden.
+
+        Not for longer: where its folder comes back, Triton would find two.
+        """
+        folder = self.repository / name
+        is_made = False
+        if name in self.hidden and not folder.exists():
+            with suppress(OSError):
+                (folder / "1").mkdir(parents=True)
+                is_made = True
+        try:
+            yield
+        finally:
+            if is_made:
+                with suppress(OSError):
+                    (folder / "1").rmdir()
+                    folder.rmdir()
 
     def lost_loads(self) -> dict[int, str]:
         """Return the models that Triton will load for ever, by the threads that wait for it."""
@@ -239,12 +285,14 @@ class LoadedModels(ABC):
             Their configs, by name.
         """
         self._seen |= names
+        entries = self.known(handle)
+        for name in names & self.hidden:
+            entries += ready_versions(handle, name)
         versions = [
             (entry["name"], int(entry.get("version", -1)))
-            for entry in self.known(handle)
+            for entry in entries
             if entry["name"] in names and entry.get("state") == READY
         ]
-        versions += [(name, -1) for name in names & self.hidden]
         configs = {name: config(handle, name) for name, _ in versions}  # while they can be asked
         for name, of_model in configs.items():
             self._dead.pop(name, None)
@@ -385,6 +433,7 @@ class LoadedModels(ABC):
                 )
                 if error:
                     logger.debug("%s", take_error(error, f"model repository {place!r}"))
+        self.find_hidden(handle)
         for name in self.hidden - (shown or set()):
             with suppress(OSError):
                 (self.repository / name / "1").mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from tritonffi import _log, _python_backend
 from tritonffi._call import check, encode_name, interruptible, parameters
@@ -228,6 +228,17 @@ def _load_now(
         raise
 
 
+def _still_there(
+    lifecycle: Lifecycle, name: str, timeout: float | None, deadline: float
+) -> NoReturn:
+    """Raise that a model is not unloaded: never will be, or not in time."""
+    if time.monotonic() < deadline:
+        lost = _KEPT if lifecycle.keeps(name) else _python_backend.LOST
+        raise InternalError(f"model {name!r}: it does not unload. {lost}")
+    why = f". {_KEPT}" if lifecycle.keeps(name) else ""
+    raise TimeoutError(f"model {name!r}: still not unloaded after {timeout:g} s{why}")
+
+
 def unload(
     lifecycle: Lifecycle,
     name: str,
@@ -264,21 +275,19 @@ def unload(
                 return
             with lifecycle.use():
                 server = lifecycle.handle()
-                names = lifecycle.loaded(server) if dependents else {name}
-                with lifecycle.letting_go(server, names, deadline - time.monotonic()):
-                    is_known = name in lifecycle.hidden or any(
-                        entry["name"] == name for entry in lifecycle.known(server, name)
-                    )
-                    check(unload_model(server, native_name), context)
-                    if not is_known:
-                        raise NotFoundError(f"{context}: there is none of that name to unload")
+                lifecycle.find_hidden(server, None if dependents else name)
+                names = lifecycle.loaded(server) | lifecycle.hidden if dependents else {name}
+                with lifecycle.showing(name):
+                    with lifecycle.letting_go(server, names, deadline - time.monotonic()):
+                        is_known = name in lifecycle.hidden or any(
+                            entry["name"] == name for entry in lifecycle.known(server, name)
+                        )
+                        check(unload_model(server, native_name), context)
+                        if not is_known:
+                            raise NotFoundError(f"{context}: there is none of that name to unload")
+                    if not lifecycle.wait_unloaded(server, {name}, deadline):
+                        _still_there(lifecycle, name, timeout, deadline)
                 lifecycle.hidden.discard(name)
-                if not lifecycle.wait_unloaded(server, {name}, deadline):
-                    if time.monotonic() < deadline:
-                        lost = _KEPT if lifecycle.keeps(name) else _python_backend.LOST
-                        raise InternalError(f"{context}: it does not unload. {lost}")
-                    why = f". {_KEPT}" if lifecycle.keeps(name) else ""
-                    raise TimeoutError(f"{context}: still not unloaded after {timeout:g} s{why}")
             lifecycle.configs.pop(name, None)
             function = lifecycle.functions.pop(name, None)
             if function is not None:
