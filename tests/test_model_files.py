@@ -220,7 +220,7 @@ def test_versions_of_files_are_of_any_length(tmp_path):
     """As keys they may be longer than names of folders."""
     for version, words in (("9" * 5000, "is no version"), ("+" + "0" * 5000 + "1", "1/model.py")):
         with pytest.raises(InvalidArgumentError, match=words):
-            check_model(tmp_path / "m", '{"backend": "python"}', {f"{version}/x": 0})
+            check_model(tmp_path / "m", '{"backend": "python"}', {f"{version}/x": b""})
 
 
 def test_other_folders_beside_versions_are_not_looked_at(server, repository):

@@ -48,6 +48,7 @@ ORDER = [
     "_bfloat16",
     "_tensor",
     "_config_text",
+    "_batch_strategy",
     "_config_checks",
     "_options",
     "_spec",

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tritonffi import _config_text
+from tritonffi._batch_strategy import check_named
 from tritonffi._config_text import integer, is_true, messages, number, numbers, only, text_of, texts
 from tritonffi._errors import InvalidArgumentError
 from tritonffi._tensor import ELEMENT_TYPES
@@ -92,6 +93,7 @@ def check_config(config: Message, name: str, size_of: SizeOf | None) -> None:
         InvalidArgumentError: It is one.
     """
     _Check(config, f"model {name!r}", size_of).run()
+    check_named(config, name)
 
 
 @dataclass(frozen=True)

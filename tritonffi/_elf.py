@@ -24,6 +24,9 @@ _HEADER: Final = 64
 _64_BIT: Final = 2
 _PROGRAM_HEADER: Final = 56
 _LOAD: Final = 1
+_SECTION_HEADER: Final = 64
+_DYNAMIC_SYMBOLS: Final = 11
+_SYMBOL: Final = 24
 
 
 def problem(path: Path) -> str | None:
@@ -83,6 +86,37 @@ def _mapped_size(file: BinaryIO) -> int:
         if kind == _LOAD:
             end = max(end, offset + length)
     return end
+
+
+def defined(content: bytes | mmap.mmap) -> set[bytes]:
+    """Return the names that a library defines for others; none of what is no whole library.
+
+    Args:
+        content: Of its file.
+    """
+    if content[:4] != b"\x7fELF" or content[4:5] != bytes([_64_BIT]):
+        return set()
+    order = "<" if content[5] == 1 else ">"
+    try:
+        (start,) = struct.unpack_from(f"{order}Q", content, 40)
+        size, count = struct.unpack_from(f"{order}HH", content, 58)
+        if size != _SECTION_HEADER:
+            return set()
+        # Kind, where it is, its size, and the section that belongs to it: that of the names.
+        headers = content[start : start + size * count]
+        sections = list(struct.iter_unpack(f"{order}4xI16xQQI20x", headers))
+        found = set()
+        for kind, offset, length, link in sections:
+            if kind == _DYNAMIC_SYMBOLS:
+                _, names, room, _ = sections[link]
+                strings = content[names : names + room]
+                symbols = content[offset : offset + length - length % _SYMBOL]
+                for name, home in struct.iter_unpack(f"{order}I2xH16x", symbols):
+                    if home:  # or another library has it
+                        found.add(strings[name : strings.find(b"\0", name)])
+    except (struct.error, IndexError):
+        return set()
+    return found
 
 
 def needed_glibc(path: Path) -> tuple[int, int] | None:

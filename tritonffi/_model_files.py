@@ -6,6 +6,7 @@ is missing, and ends; Triton waits for its word for ever, in a load as in the st
 (triton-inference-server/server#8766). A version that is no number of 64 bits ends the process, and
 a negative one is served, but cannot be asked for. A circle of ensembles that leads past the one
 that is loaded is followed until the stack is full. And it reads a folder where it expects a file.
+What it must not see of a library for custom batching is in `_batch_strategy`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tritonffi._batch_strategy import check_found
 from tritonffi._config_checks import check_config, sizes_in, sizes_of
 from tritonffi._config_text import (
     integer,
@@ -149,7 +151,7 @@ def check_circles(
 def check_model(
     folder: Path,
     config: str | None = None,
-    files: Mapping[str, int] | None = None,
+    files: Mapping[str, bytes] | None = None,
     *,
     variant: str = "",
 ) -> bool:
@@ -158,7 +160,7 @@ def check_model(
     Args:
         folder: The model's.
         config: What is used in place of the config that is there.
-        files: What is used in place of all files that are there: sizes by paths in the folder.
+        files: What is used in place of all files that are there, by paths in the folder.
         variant: The name of the config that goes before config.pbtxt, where the model has it.
 
     Returns:
@@ -171,10 +173,13 @@ def check_model(
     with contextlib.suppress(OSError):  # what cannot be read is for Triton to say
         versions = _versions(folder, files)
         read = _config(folder, config, variant)
-        size_of = sizes_in(folder) if files is None else sizes_of(files)
+        sizes = {path: len(content) for path, content in (files or {}).items()}
+        size_of = sizes_in(folder) if files is None else sizes_of(sizes)
         # An agent may have Triton look for the files in another folder.
         has_agents = "model_repository_agents" in read
         check_config(read, folder.name, None if has_agents else size_of)
+        if not has_agents:
+            check_found(read, folder, _loaded(read, versions), files)
         if not _is_python(read, folder.name):
             return False
         file = text_of(read, "default_model_filename") or "model.py"
@@ -197,7 +202,7 @@ def _is_python(config: Message, name: str) -> bool:
     return text_of(config, "default_model_filename") == "model.py" or name.endswith(".python")
 
 
-def _versions(folder: Path, files: Mapping[str, int] | None) -> set[int]:
+def _versions(folder: Path, files: Mapping[str, bytes] | None) -> set[int]:
     """Return the versions that Triton sees; refuse those beyond 64 bits, and negative ones.
 
     In which folder it has seen one Triton does not remember: it looks in that of the plain number.

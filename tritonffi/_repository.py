@@ -113,7 +113,7 @@ def _check_input(
     if config is None:
         return
     if contents:  # in place of all that is there
-        check_model(_folder(lifecycle, name), config, _sizes(contents))
+        check_model(_folder(lifecycle, name), config, contents)
     else:
         check_config(read_json(config) or {}, name, None)
 
@@ -173,8 +173,8 @@ def _check_files(
     """Refuse a load that would never be over; return the models that get python processes."""
     folder = _folder(lifecycle, name)
     variant = lifecycle.options.model_config_name
-    sizes = _sizes(contents) if contents else None
-    own = {name} if check_model(folder, config, sizes, variant=variant) else set()
+    files = contents or None
+    own = {name} if check_model(folder, config, files, variant=variant) else set()
     find = partial(_folders, lifecycle)
     parts = check_parts(folder, config, find, variant=variant)
     if config is not None:
@@ -219,10 +219,6 @@ def _known_parts(
         else:
             lifecycle.parts[name] = before
         raise
-
-
-def _sizes(contents: Mapping[str, bytes]) -> dict[str, int]:
-    return {path: len(content) for path, content in contents.items()}
 
 
 @contextmanager
