@@ -190,40 +190,6 @@ def test_a_cancellation_shows_while_the_callable_runs(load):
     assert [context.is_cancelled() for context in contexts] == [False, True]
 
 
-@pytest.mark.parametrize("wants_context", [False, True])
-def test_a_call_whose_requests_are_all_cancelled_is_not_made(load, wants_context):
-    """They have waited for an instance; one of a batch that is not cancelled is for all of it."""
-    held = Held()
-    function = (lambda x, context: held(x)) if wants_context else held
-    model = load(function, **BATCHED)
-    first = model.submit({"x": row(0)})
-    held.wait()
-    others = [model.submit({"x": row(1)}, request_id=str(i)) for i in range(3)]
-    for inference in others:
-        assert inference.cancel()
-    held.may_go.set()
-    first.result()
-    for inference in others:
-        with pytest.raises(CancelledError):
-            inference.result()
-    assert model.infer({"x": row(5)})["y"].tolist() == row(5).tolist()
-    assert [call.tolist() for call in held.calls] == [row(0).tolist(), row(5).tolist()]
-
-
-def test_a_cancelled_request_without_a_queue_is_not_made_a_call(load):
-    """Triton itself does not look where there is no batcher."""
-    held = Held()
-    model = load(held)
-    first, second, third = (model.submit({"x": [float(i)]}) for i in range(3))
-    held.wait()
-    assert second.cancel()
-    held.may_go.set()
-    with pytest.raises(CancelledError, match="the request was cancelled"):
-        second.result()
-    assert [i.result()["y"].tolist() for i in (first, third)] == [[0.0], [2.0]]
-    assert [call.tolist() for call in held.calls] == [[0.0], [2.0]]
-
-
 def test_a_cancellation_after_the_end_does_not_show(load):
     """The state is that of the call's end."""
     kept = Kept()

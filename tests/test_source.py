@@ -162,7 +162,7 @@ OWNERS = {
     "tffi_trace_member": ["_trace_record"],
     "tffi_trace": ["_trace"],
     "tffi_function": ["_functions"],
-    "tffi_batch_is_cancelled": ["_function_context", "_function_serving"],
+    "tffi_batch_is_cancelled": ["_function_context"],
     "tffi_batch_cancelled": ["_function_context", "_function_serving"],
     "tffi_batch_is_running": ["_function_inputs"],
     "tffi_batch": ["_function_serving"],

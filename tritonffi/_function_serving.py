@@ -163,10 +163,6 @@ class Serving:
         return ffi.NULL, None
 
     def _call(self, batch: CData, running: RunningBatch | None) -> tuple[CData, object]:
-        # Triton looks for cancelled requests in the queues of batchers alone, and not where they
-        # wait for an instance. The first is hardly ever cancelled: that is all that most calls pay.
-        if lib.tffi_batch_is_cancelled(batch, 0) and _is_cancelled(batch):
-            raise CancelledError("the request was cancelled")
         context: dict[str, Context] = {}
         if running is not None:
             context["context"] = read_context(batch, running, self._name, self._number)
