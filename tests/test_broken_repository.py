@@ -247,5 +247,6 @@ def test_namespaces_do_not_hide_what_is_loaded(tmp_path, backend_directory, how,
     finally:
         began = time.monotonic()
         server.close()
-    assert time.monotonic() - began < 0.9  # as above
+    # As above; but two of one name may still be there, and a stop that waits takes a whole second.
+    assert time.monotonic() - began < (0.9 if len(names) == 1 else 1.9)
     assert server._lifecycle._server is None
