@@ -147,6 +147,18 @@ def test_a_function_that_unloads_itself_is_refused(load, server):
     assert server.model("function").is_ready()
 
 
+def test_a_function_may_unload_another_model_with_its_parts(load, server):
+    """Of what that is made of the calls are waited for, and not the very one that asks."""
+    load(identity, name="other")
+
+    def function(x):
+        server.unload("other", dependents=True, timeout=5)
+        return x
+
+    assert load(function).infer({"x": [1.0]}, timeout=4)["y"].item() == 1
+    assert not server.model("other").is_ready()
+
+
 def test_a_function_may_submit_to_itself(load, server):
     """Which is no waiting: the request is served when the call is over."""
     submitted = []

@@ -13,6 +13,8 @@ from pathlib import Path
 import _backend
 import numpy as np
 import pytest
+from _ensemble import ensemble
+from _functions import Held
 
 import tritonffi
 from tritonffi import (
@@ -128,6 +130,27 @@ def test_unload_waits_for_requests_and_its_timeout_for_nobody(small, gate):
     gate.release()
     assert inference.result()["OUTPUT0"].tolist() == [1.0]
     small.unload("one")
+
+
+def test_unload_with_dependents_takes_what_triton_has_loaded_for_the_model(small):
+    """Not what was loaded by its name, and a call of another model is not waited for."""
+    spec = {"inputs": {"INPUT0": ("FP32", [-1])}, "outputs": {"OUTPUT0": ("FP32", [-1])}}
+    small.unload("one")
+    small.load_function("part", lambda x: x + 1, **spec)
+    held = Held()
+    slow = small.load_function("slow", lambda x: held(x)["y"], **spec)
+    whole = ensemble(small, "whole", ["one", "part"], max_batch_size=0)
+    assert whole.infer({"X": [1.0]})["Y"].tolist() == [2.0]
+    inference = slow.submit({"INPUT0": [1.0]})
+    held.wait()
+    small.unload("whole", dependents=True, timeout=5)
+    states = {model.name: model.state for model in small.models()}
+    assert [states[name] for name in ("one", "part", "slow")] == ["UNAVAILABLE", "READY", "READY"]
+    assert not small.model("whole").is_ready()
+    assert not inference.is_through()
+    held.may_go.set()
+    assert inference.result()["OUTPUT0"].tolist() == [1.0]
+    assert small.model("part").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [2.0]
 
 
 def test_a_model_that_there_is_not_is_not_found(small):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 from tritonffi._call import encode_name, json_list, json_object
 from tritonffi._errors import InvalidArgumentError, NotFoundError, TritonError
 from tritonffi._native import lib
+from tritonffi._spec import parts_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -103,3 +104,20 @@ def config(handle: CData, name: str) -> dict[str, JSON]:
         )
     except TritonError:
         return {}
+
+
+def made_of(handle: CData, name: str) -> dict[str, dict[str, JSON]]:
+    """Return the configs of a model and of all that it is made of, down to the last part.
+
+    Args:
+        handle: The server's.
+        name: The model's, ensemble or not.
+    """
+    configs: dict[str, dict[str, JSON]] = {}
+    ways = [name]
+    while ways:
+        model = ways.pop()
+        if model not in configs:
+            configs[model] = config(handle, model)
+            ways += parts_of_steps(configs[model])
+    return configs

@@ -16,6 +16,7 @@ from tritonffi import _log, _python_backend
 from tritonffi._call import check, encode_name, interruptible, parameters
 from tritonffi._errors import InternalError, NotFoundError, TritonError
 from tritonffi._functions import check_own_unload
+from tritonffi._index import made_of
 from tritonffi._limits import named
 from tritonffi._mending import Mending
 from tritonffi._native import lib
@@ -276,7 +277,9 @@ def unload(
             with lifecycle.use():
                 server = lifecycle.handle()
                 lifecycle.find_hidden(server, None if dependents else name)
-                names = lifecycle.loaded(server) | lifecycle.hidden if dependents else {name}
+                names = {name}
+                if dependents:  # but for what was loaded by its own name, as functions are
+                    names |= made_of(server, name).keys() - lifecycle.functions.keys()
                 with lifecycle.showing(name):
                     with lifecycle.letting_go(server, names, deadline - time.monotonic()):
                         is_known = name in lifecycle.hidden or any(

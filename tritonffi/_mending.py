@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from tritonffi._index import READY
+from tritonffi._index import READY, made_of
 from tritonffi._index import config as config_of
-from tritonffi._spec import parts_of_steps
 from tritonffi._stub_records import of_instances
 
 if TYPE_CHECKING:
@@ -124,21 +123,14 @@ def dead_parts(lifecycle: Lifecycle, name: str) -> list[str]:
     """
     if not any(record.is_dead() for record in lifecycle.stub_records()):
         return []
-    dead = []
     with lifecycle.use():
-        server = lifecycle.handle()
-        ways = [*parts_of_steps(config_of(server, name))]
-        seen = {name}
-        while ways:
-            part = ways.pop()
-            if part not in seen:
-                seen.add(part)
-                config = config_of(server, part)
-                ways += parts_of_steps(config)
-                found = of_instances(config, lifecycle.stub_records(part))
-                if any(record.is_dead() for record in found):
-                    dead.append(part)
-    return dead
+        configs = made_of(lifecycle.handle(), name)
+    del configs[name]
+    return [
+        part
+        for part, config in configs.items()
+        if any(stub.is_dead() for stub in of_instances(config, lifecycle.stub_records(part)))
+    ]
 
 
 def _count(config: Mapping[str, JSON]) -> int:
