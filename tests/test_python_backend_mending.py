@@ -43,6 +43,26 @@ def write_unchanged(folder, name, extra=""):
         file.write(extra)
 
 
+def whole(*steps):
+    """Make an ensemble from X to Y0, Y1 and so on."""
+    return {
+        "platform": "ensemble",
+        "input": [{"name": "X", **TENSOR}],
+        "output": [{"name": f"Y{i}", **TENSOR} for i in range(len(steps))],
+        "ensemble_scheduling": {
+            "step": [
+                {
+                    "model_name": name,
+                    "model_version": -1,
+                    "input_map": {takes: "X"},
+                    "output_map": {gives: f"Y{i}"},
+                }
+                for i, (name, takes, gives) in enumerate(steps)
+            ]
+        },
+    }
+
+
 def pids(model, count=1):
     """Which stubs answer, one for each instance."""
     found = set()
@@ -205,25 +225,6 @@ def test_a_load_of_an_ensemble_replaces_killed_stubs_of_its_parts(runs, tmp_path
     for name in ("dies", "lives"):
         write_unchanged(tmp_path, name)
 
-    def whole(*steps):
-        """Make an ensemble from X to Y0, Y1 and so on."""
-        return {
-            "platform": "ensemble",
-            "input": [{"name": "X", **TENSOR}],
-            "output": [{"name": f"Y{i}", **TENSOR} for i in range(len(steps))],
-            "ensemble_scheduling": {
-                "step": [
-                    {
-                        "model_name": name,
-                        "model_version": -1,
-                        "input_map": {takes: "X"},
-                        "output_map": {gives: f"Y{i}"},
-                    }
-                    for i, (name, takes, gives) in enumerate(steps)
-                ]
-            },
-        }
-
     with Server(tmp_path) as server:
         server.load("inner", whole(("dies", "IN", "OUT")))
         outer = server.load("outer", whole(("inner", "X", "Y0"), ("lives", "IN", "OUT")))
@@ -239,6 +240,25 @@ def test_a_load_of_an_ensemble_replaces_killed_stubs_of_its_parts(runs, tmp_path
         assert again != died
         assert living == lives
         assert [reloads(server.model(name)) for name in ("dies", "lives")] == ["1", None]
+
+
+def test_a_load_of_an_ensemble_keeps_the_config_of_parts_that_are_in_no_repository(runs):
+    """Also where their folders have changed; those that have not stay as they are."""
+    parameters = {"mine": {"string_value": "x"}}
+    source = IDENTITY.format(TELL).encode()
+    with Server() as server:
+        part = server.load("part", {**CONFIG, "parameters": parameters}, {"1/model.py": source})
+        inner = server.load("an", whole(("part", "IN", "OUT")), {"1/empty": b""})
+        for name in ("part", "an"):
+            (server._lifecycle.repository / name / "1" / "more").write_bytes(b"")
+        outer = server.load("outer", whole(("an", "X", "Y0")))
+        (living,) = pids(part)
+        for model in (inner, outer):
+            assert model.infer({"X": np.zeros(1, np.int64)})["Y0"].tolist() == [living]
+        server.load("outer")
+        assert pids(part) == {living}
+        assert part.config()["parameters"] == parameters
+    assert segments() == []
 
 
 @pytest.fixture

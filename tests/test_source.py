@@ -101,6 +101,7 @@ ORDER = [
     "_model",
     "_turns",
     "_mending",
+    "_load_input",
     "_loading",
     "_repository",
     "_server",

@@ -104,7 +104,7 @@ def check_circles(
     known: Mapping[str, Iterable[str]] | None = None,
     *,
     variant: str = "",
-) -> set[str]:
+) -> list[str]:
     """Refuse ensembles that contain one another.
 
     Triton refuses a circle that the model is in which it loads, and remembers it: where another one
@@ -117,7 +117,7 @@ def check_circles(
         variant: Of the configs, as of `check_model`.
 
     Returns:
-        The models, and all that they are made of.
+        The models, and all that they are made of; each after its own parts.
 
     Raises:
         InvalidArgumentError: They do.
@@ -129,14 +129,14 @@ def check_circles(
         found = (parts_of(folder, None, variant=variant) for folder in find(name))
         return iter([part for parts in found for part in parts])
 
-    seen: set[str] = set()
+    seen: dict[str, None] = {}  # for its order
     for first in names:
         way = {first: parts(first)}  # from each to the next, with what is left to be looked at
         while way:
             name, left = next(reversed(way.items()))
             part = next(left, None)
             if part is None:
-                seen.add(name)
+                seen[name] = None
                 del way[name]
             elif part in way:
                 circle = [*list(way)[list(way).index(part) :], part]
@@ -145,7 +145,7 @@ def check_circles(
                 )
             elif part not in seen:
                 way[part] = parts(part)
-    return seen
+    return list(seen)
 
 
 def check_model(

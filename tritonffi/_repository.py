@@ -7,7 +7,6 @@ what they know of them, because C counts the calls that may change models.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pathlib
@@ -18,12 +17,11 @@ import time
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from tritonffi import _log, _python_backend
 from tritonffi._call import (
     check,
-    encode,
     encode_path,
     interruptible,
     out_bool,
@@ -41,6 +39,7 @@ from tritonffi._errors import (
     UnavailableError,
     UnsupportedError,
 )
+from tritonffi._load_input import config_text, contents_of
 from tritonffi._loading import load_with
 from tritonffi._mending import dead_parts
 from tritonffi._model_files import (
@@ -53,17 +52,17 @@ from tritonffi._model_files import (
 )
 from tritonffi._native import lib
 from tritonffi._spec import remembered
+from tritonffi._turns import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tritonffi._call import ParameterValue
     from tritonffi._lifecycle import Lifecycle
+    from tritonffi._load_input import Content
     from tritonffi._loading import Prepared
 
 logger = logging.getLogger("tritonffi")
-
-Content: TypeAlias = "bytes | bytearray | memoryview"
 
 
 def load(
@@ -78,32 +77,25 @@ def load(
     C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
     """
     text = None if config is None else config_text(name, config)
-    contents = _contents(name, config, files)
+    contents = contents_of(name, config, files)
     _check_input(lifecycle, name, text, contents)
     prepare = partial(_prepared, lifecycle, name, text, contents)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = NEVER if timeout is None else time.monotonic() + timeout
+
+    def left() -> float | None:
+        return None if timeout is None else max(0.0, deadline - time.monotonic())
+
     try:
-        load_with(lifecycle, name, prepare, timeout)
+        # Of one whose folder has changed Triton would forget the config; others stay as they are.
+        for part in _kept_parts(lifecycle, name, text):
+            load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), left())
+        load_with(lifecycle, name, prepare, left())
         for part in dead_parts(lifecycle, name):  # Triton keeps them as they are
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), left)
+            load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), left())
     except InternalError as error:
         if is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir():
             raise
         raise NotFoundError(str(error)) from None
-
-
-def _contents(
-    name: str, config: Mapping[str, object] | None, files: Mapping[str, Content] | None
-) -> dict[str, bytes] | None:
-    """Return copies of what the user gave as files."""
-    if files is None:
-        return None
-    if not isinstance(files, Mapping):
-        raise TypeError(f"model {name!r}: files must be a mapping, not {type(files).__name__}")
-    if files and config is None:
-        raise InvalidArgumentError(f"model {name!r}: files need a config beside them")
-    return {_relative(name, path): _bytes_of(name, path, files[path]) for path in files}
 
 
 def _check_input(
@@ -159,9 +151,40 @@ def _kept_config(lifecycle: Lifecycle, name: str) -> str | None:
     return config if config and name in lifecycle.loaded(lifecycle.handle()) else None
 
 
+def _kept_parts(lifecycle: Lifecycle, name: str, config: str | None) -> list[str]:
+    """List the loaded parts of an ensemble that are in no repository, and have files.
+
+    Each comes after those that it is made of itself, which its load would load, too.
+
+    Args:
+        lifecycle: The server's.
+        name: The model's, ensemble or not.
+        config: That it is about to be loaded with.
+    """
+    if not lifecycle.configs:
+        return []
+    with lifecycle.use():
+        lifecycle.handle()
+        variant = lifecycle.options.model_config_name
+        known = dict(lifecycle.parts)
+        if config is not None:
+            known[name] = parts_of(_folder(lifecycle, name), config)
+        elif is_in_repositories(lifecycle, name):
+            known.pop(name, None)
+        parts = check_circles([name], partial(_folders, lifecycle), known, variant=variant)
+        return [
+            part
+            for part in parts
+            if part != name
+            and not is_in_repositories(lifecycle, part)
+            and _kept_config(lifecycle, part)
+            and any(path.is_file() for path in (lifecycle.repository / part).rglob("*"))
+        ]
+
+
 @contextmanager
 def _as_it_is(lifecycle: Lifecycle, name: str) -> Iterator[Prepared]:
-    """Prepare the load of a part of an ensemble that has a dead process."""
+    """Prepare the load of a part of an ensemble that is about to lose its config, or is dead."""
     with lifecycle.use():
         config = None if is_in_repositories(lifecycle, name) else _kept_config(lifecycle, name)
     yield {} if config is None else {"config": config}, _python_backend.StubWatch([name])
@@ -194,7 +217,7 @@ def _check_graph(
 ) -> None:
     """Refuse an ensemble that contains itself, and one with a cache that contains functions."""
     variant = lifecycle.options.model_config_name
-    parts = check_circles([name], partial(_folders, lifecycle), known, variant=variant) - {name}
+    parts = {*check_circles([name], partial(_folders, lifecycle), known, variant=variant)} - {name}
     functions = sorted(parts.intersection(lifecycle.functions))
     if functions and is_cached(_folder(lifecycle, name), config, variant=variant):
         raise remembered(name, functions[0])
@@ -288,51 +311,6 @@ def _last_version(folder: pathlib.Path) -> int:
     except FileNotFoundError:
         return 0
     return max((int(version) for version in versions if version.isdecimal()), default=0)
-
-
-def config_text(name: str, config: Mapping[str, object]) -> str:
-    """Write a model config as JSON.
-
-    Args:
-        name: The model's name, for errors.
-        config: The config.
-    """
-    if not isinstance(config, Mapping):
-        raise TypeError(f"model {name!r}: config must be a mapping, not {type(config).__name__}")
-    try:
-        return json.dumps(dict(config))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(
-            f"model {name!r}: config cannot be written as JSON: {error}"
-        ) from error
-
-
-def _relative(model: str, path: str) -> str:
-    """Check the path of a file override: below the model's folder, as Triton writes paths."""
-    what = f"model {model!r}, file {path!r}"
-    encode(path, what)
-    if path.startswith("file:"):
-        raise InvalidArgumentError(f"{what}: the path goes without 'file:' in front")
-    parts = path.split("/")
-    if any(part in ("", ".", "..") for part in parts):
-        raise InvalidArgumentError(
-            f"{what}: the path must lead to a file below the model's folder, such as '1/model.onnx'"
-        )
-    if parts == ["config.pbtxt"]:
-        raise InvalidArgumentError(f"{what}: the config is given by config=")
-    return path
-
-
-def _bytes_of(model: str, path: str, content: Content) -> bytes:
-    if isinstance(content, bytes):
-        return content
-    try:
-        return memoryview(content).tobytes()
-    except TypeError:
-        raise TypeError(
-            f"model {model!r}, file {path!r}: the content must be bytes, "
-            f"not {type(content).__name__}"
-        ) from None
 
 
 def poll(lifecycle: Lifecycle, timeout: float | None) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tritonffi import _library, _loading, _repository
+from tritonffi import _library, _load_input, _loading, _repository
 from tritonffi._call import check_duration, json_object, out_bool
 from tritonffi._closing import Closing
 from tritonffi._enums import ModelControlMode
@@ -432,7 +432,7 @@ class Server(Closing):
         lifecycle = self._lifecycle
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            text = _repository.config_text(name, model.config)
+            text = _load_input.config_text(name, model.config)
             model.start(timeout)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             prepare = partial(
