@@ -9,6 +9,7 @@ import pytest
 
 from tritonffi._config_text import (
     integer,
+    is_true,
     items,
     messages,
     number,
@@ -129,3 +130,25 @@ def test_fields_are_looked_at_by_what_they_are():
     assert list(items(message, "e")) == [("7", {"f": [1]}), ("k", {})]
     odd = read_json('{"n": ["8", 9.0, "1e2", 1.5, "x", Infinity, NaN, {}]}')
     assert numbers(odd, "n") == [8, 9, 100, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((value, True) for value in ("1", "t", "True", "true", "0x1", "01")),
+        *((value, False) for value in ("0", "f", "False", "false", "0x0")),
+    ],
+)
+def test_truth_has_several_forms(value, expected):
+    """As protobuf reads them, and the last one counts; where there is none it is false."""
+    assert is_true(read_text(f"a: {value}"), "a") is expected
+    assert is_true(read_text(f"a: {value} a: false"), "a") is False
+    assert is_true(read_text(f"a: {value}"), "b") is False
+
+
+def test_truth_in_json():
+    """As a value, and as a text; null is none."""
+    for value in ("true", '"true"'):
+        assert is_true(read_json(f'{{"a": {value}}}'), "a") is True
+    for value in ("false", '"false"', "null"):
+        assert is_true(read_json(f'{{"a": {value}}}'), "a") is False

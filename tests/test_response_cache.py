@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from _functions import NAME, Loader
 
-from tritonffi import InternalError, UnsupportedError
+from tritonffi import InternalError, Server, UnsupportedError
+from tritonffi._reader import ModelReader
 
 CACHED = {"response_cache": {"enable": True}}
 FIXED = ("FP32", [2])
@@ -178,6 +179,71 @@ def test_an_ensemble_with_a_cache_has_no_functions(load, wrap, server):
         wrap("inner", "f", **CACHED)
     # What was refused has changed nothing.
     assert answer(outer, 1.0, 2.0) == [101, 102]
+
+
+def test_without_a_cache_the_field_says_nothing(caplog):
+    """Triton ignores it there: each answer is a fresh one, and nothing is refused or warned of."""
+    spec = {"inputs": {"INPUT0": ("FP32", [-1, -1])}, "outputs": {"OUTPUT0": ("FP32", [-1, -1])}}
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1, -1]}
+    maps = {"input_map": {"INPUT0": "INPUT0"}, "output_map": {"OUTPUT0": "OUTPUT0"}}
+    whole = {
+        "platform": "ensemble",
+        "input": [{"name": "INPUT0", **tensor}],
+        "output": [{"name": "OUTPUT0", **tensor}],
+        "ensemble_scheduling": {"step": [{"model_name": "f", "model_version": -1, **maps}]},
+        **CACHED,
+    }
+    with Server() as server:
+        for more in (1, 100):
+            server.load_function("f", lambda x, more=more: x + more, **spec)
+            model = server.load("e", whole)
+            assert answer(model, [1.0, 2.0]) == [[1 + more, 2 + more]]
+        server.load_function("f", lambda x: x * 3, **spec)
+        assert answer(model, [1.0, 2.0]) == [[3, 6]]
+    assert "response cache" not in caplog.text
+
+
+def test_parts_that_ensembles_share_are_read_once(load, server, monkeypatch):
+    """However many ways lead there, which double with each level."""
+    step(load, "f", lambda x: x + 1)
+    asked = []
+    read = ModelReader._own_spec
+
+    def counted(reader):
+        asked.append(reader._name)
+        return read(reader)
+
+    def whole(first, second):
+        pairs = ((first, "INPUT0", "between"), (second, "between", "OUTPUT0"))
+        steps = [
+            {
+                "model_name": part,
+                "model_version": -1,
+                "input_map": {"INPUT0": takes},
+                "output_map": {"OUTPUT0": gives},
+            }
+            for part, takes, gives in pairs
+        ]
+        return {
+            **ECHO,
+            "backend": "",
+            "platform": "ensemble",
+            "ensemble_scheduling": {"step": steps},
+        }
+
+    names = ["e1", "o1", "e2", "o2", "e3", "o3"]
+    try:
+        server.load("e1", whole("f", "f"))
+        server.load("o1", whole("f", "f"))
+        for depth in (2, 3):
+            for kind in "eo":
+                server.load(f"{kind}{depth}", whole(f"e{depth - 1}", f"o{depth - 1}"))
+        monkeypatch.setattr(ModelReader, "_own_spec", counted)
+        assert answer(server.model("e3"), 1.0, 2.0) == [9, 10]
+        assert sorted(asked) == ["e1", "e2", "e3", "f", "o1", "o2"]
+    finally:
+        for name in reversed(names):
+            server.unload(name)
 
 
 def test_an_ensemble_of_a_repository_has_neither(load, server, tmp_path):

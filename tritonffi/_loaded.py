@@ -97,6 +97,11 @@ class LoadedModels(ABC):
         # In the index, or asked for, since the start.
         self._seen: set[str] = set()
 
+    @property
+    def has_cache(self) -> bool:
+        """Whether Triton stores responses; otherwise it ignores that models ask for it."""
+        return bool(self.options.cache_config or self.options.response_cache_byte_size)
+
     @abstractmethod
     def inferences(self) -> list[Inference]:
         """Return what is in flight, after taking what came of it."""

@@ -119,7 +119,7 @@ class ModelReader:
 
     def spec(self) -> ModelSpec:
         """Return what the model takes and gives."""
-        spec = ModelSpec.from_json(self.metadata(), self.config())
+        spec = self._own_spec()
         if spec.is_cached and (names := spec.ambiguous_inputs()):
             logger.warning(
                 "model %r: Triton's response cache does not look at shapes: a request gets the "
@@ -128,7 +128,7 @@ class ModelReader:
                 " and ".join(map(repr, names)),
             )
         if spec.parts:
-            parts = list(self._parts(spec, ""))
+            parts = list(self._parts(spec, "", set()))
             cached = ((cache, part.name) for part, cache in parts if cache and part.is_function)
             spec = dataclasses.replace(
                 spec,
@@ -138,23 +138,36 @@ class ModelReader:
             )
         return spec
 
-    def _parts(self, spec: ModelSpec, cache: str) -> Iterator[tuple[ModelSpec, str]]:
+    def _own_spec(self) -> ModelSpec:
+        """Return what the model takes and gives, without a look at its parts."""
+        config = self.config()
+        if not self._lifecycle.has_cache:
+            config.pop("response_cache", None)
+        return ModelSpec.from_json(self.metadata(), config)
+
+    def _parts(
+        self, spec: ModelSpec, cache: str, seen: set[tuple[str, str]]
+    ) -> Iterator[tuple[ModelSpec, str]]:
         """Read what an ensemble is made of, down to the last part.
 
         Args:
             spec: The ensemble's; that of another model has no parts.
             cache: The ensemble with a cache that it is a part of; empty: none.
+            seen: What was yielded, by name; what is shared by many is read but once.
 
         Yields:
             Each part, and the ensemble with a cache that it is a part of.
         """
         if spec.is_cached:
             cache = spec.name
-        for name in dict.fromkeys(spec.parts):
+        for name in spec.parts:
+            if (name, cache) in seen:
+                continue
+            seen.add((name, cache))
             reader = ModelReader(self._server, self._lifecycle, name, _LATEST)
             try:
-                part = ModelSpec.from_json(reader.metadata(), reader.config())
+                part = reader._own_spec()
             except TritonError:  # it is not loaded any more
                 continue
             yield part, cache
-            yield from reader._parts(part, cache)
+            yield from reader._parts(part, cache, seen)

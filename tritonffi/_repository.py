@@ -219,7 +219,11 @@ def _check_graph(
     variant = lifecycle.options.model_config_name
     parts = {*check_circles([name], partial(_folders, lifecycle), known, variant=variant)} - {name}
     functions = sorted(parts.intersection(lifecycle.functions))
-    if functions and is_cached(_folder(lifecycle, name), config, variant=variant):
+    if (
+        functions
+        and lifecycle.has_cache
+        and is_cached(_folder(lifecycle, name), config, variant=variant)
+    ):
         raise remembered(name, functions[0])
 
 
