@@ -217,13 +217,20 @@ def _check_graph(
 ) -> None:
     """Refuse an ensemble that contains itself, and one with a cache that contains functions."""
     variant = lifecycle.options.model_config_name
-    parts = {*check_circles([name], partial(_folders, lifecycle), known, variant=variant)} - {name}
-    functions = sorted(parts.intersection(lifecycle.functions))
-    if (
-        functions
+    find = partial(_folders, lifecycle)
+    check_circles([name], find, known, variant=variant)
+    if not (
+        lifecycle.functions
         and lifecycle.has_cache
         and is_cached(_folder(lifecycle, name), config, variant=variant)
     ):
+        return
+    # What others were given as their config counts as long as they are loaded.
+    loaded = lifecycle.loaded(lifecycle.handle()) | {name}
+    now = {model: parts for model, parts in known.items() if model in loaded}
+    parts = {*check_circles([name], find, now, variant=variant)} - {name}
+    functions = sorted(parts & lifecycle.functions.keys())
+    if functions:
         raise remembered(name, functions[0])
 
 
