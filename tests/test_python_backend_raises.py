@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import types
+from types import SimpleNamespace
+
 import pytest
 from test_python_backend import run, runs
 
@@ -41,6 +44,7 @@ _CASES = {
         (f"requests[0].set_release_flags(2); {_RAISE}", 0, _RAISED),
         (r"raise OSError('\udc80')", 0, r"OSError: \udc80"),
         ("raise SystemExit(3)", 0, "SystemExit: 3"),
+        ("raise ValueError", 0, "ValueError: <EMPTY MESSAGE>"),
         ("return OUT", 0, "execute has to return a list, and returned InferenceResponse"),
         ("return [OUT, OUT]", 0, "execute returned 2 responses for 1 requests"),
         ("return ['OUT']", 0, "execute returned str in place of an InferenceResponse"),
@@ -138,11 +142,31 @@ def test_an_error_is_told_with_the_lines_that_led_to_it():
     assert lines == [f"  {__file__}({line}): inner", f"  {__file__}({line + 3}): {name}"]
 
 
-def test_an_error_that_cannot_be_printed_is_told_by_its_name():
+@pytest.mark.parametrize("raised", [RuntimeError, KeyboardInterrupt])
+def test_an_error_that_cannot_be_printed_is_told_by_its_name(raised):
     """What its class raises then is no other error of the request."""
 
     class MuteError(Exception):
         def __str__(self):
-            raise RuntimeError
+            raise raised
 
-    assert _stub_execute.describe(MuteError()) == "MuteError: <unprintable: RuntimeError>\n\nAt:\n"
+    expected = f"MuteError: <unprintable: {raised.__name__}>\n\nAt:\n"
+    assert _stub_execute.describe(MuteError()) == expected
+
+
+@pytest.mark.parametrize("name", ["__setattr__", "__getattribute__"])
+def test_a_class_that_refuses_to_be_changed_stays_as_it_is(name):
+    """Whatever its metaclass raises."""
+
+    def refuse(*args):
+        raise KeyboardInterrupt
+
+    def execute(self, requests):
+        """Answer."""
+
+    model = type("Meta", (type,), {name: refuse})("Model", (), {"execute": execute})
+    module = types.ModuleType("model")
+    loader = SimpleNamespace(exec_module=lambda module: setattr(module, "TritonPythonModel", model))
+    _stub_execute._Loader(loader, "model_0").exec_module(module)
+    assert module.TritonPythonModel is model
+    assert type.__getattribute__(model, "execute") is execute

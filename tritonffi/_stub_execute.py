@@ -119,8 +119,8 @@ def _checked(
 def describe(error: BaseException) -> str:
     """Return what the stub says of an error."""
     try:
-        text = str(error)
-    except Exception as other:  # noqa: BLE001  of the user's own class
+        text = str(error) or "<EMPTY MESSAGE>"
+    except BaseException as other:  # noqa: BLE001  of the user's own class
         text = f"<unprintable: {type(other).__name__}>"
     lines = []
     trace = error.__traceback__
@@ -180,14 +180,12 @@ class _Loader:
     def exec_module(self, module: types.ModuleType) -> None:
         """Run the module."""
         self._loader.exec_module(module)
-        model = getattr(module, _CLASS, None)
-        if not isinstance(model, type):
-            return
-        # As it was defined: a static method, say, is another thing.
-        bases = [vars(base) for base in model.__mro__]
-        execute = next((names["execute"] for names in bases if "execute" in names), None)
-        if isinstance(execute, types.FunctionType):
-            with contextlib.suppress(Exception):  # a metaclass may refuse
+        with contextlib.suppress(BaseException):  # a metaclass may refuse, with whatever it likes
+            model = getattr(module, _CLASS)
+            # As it was defined: a static method, say, is another thing.
+            bases = [vars(base) for base in model.__mro__]
+            execute = next(names["execute"] for names in bases if "execute" in names)
+            if isinstance(execute, types.FunctionType):
                 setattr(model, "execute", wrapped(execute, self._instance))  # noqa: B010
 
 
