@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
+import queue
+import sys
 import types
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +19,7 @@ from tritonffi import _stub_execute
 __all__ = ["runs"]  # a fixture: it is used by its name
 
 _HEAD = """\
+import asyncio
 import numpy as np
 import triton_python_backend_utils as pb
 
@@ -35,6 +41,12 @@ model_transaction_policy {{ decoupled: {decoupled} }}
 """
 _RAISE = "raise ValueError('h\u00e9')"
 _RAISED = "ValueError: h\u00e9"
+# A model's own call of `execute`, which raises for what it is given.
+_OWN = """\
+try:
+                {}self.execute([None])
+            except AttributeError:
+                return [OUT]"""
 # By model: what `execute` does, how many responses come, and the error's first line; None: the end.
 _CASES = {
     "plain": [
@@ -45,6 +57,9 @@ _CASES = {
         (r"raise OSError('\udc80')", 0, r"OSError: \udc80"),
         ("raise SystemExit(3)", 0, "SystemExit: 3"),
         ("raise ValueError", 0, "ValueError: <EMPTY MESSAGE>"),
+        (_OWN.format(""), 1, None),
+        ("requests.pop(); return [OUT]", 1, None),
+        ("requests[0] = None; return [OUT]", 1, None),
         ("return OUT", 0, "execute has to return a list, and returned InferenceResponse"),
         ("return [OUT, OUT]", 0, "execute returned 2 responses for 1 requests"),
         ("return ['OUT']", 0, "execute returned str in place of an InferenceResponse"),
@@ -54,6 +69,8 @@ _CASES = {
     "awaited": [
         (_RAISE, 0, _RAISED),
         ("return [OUT, OUT]", 0, "execute returned 2 responses for 1 requests"),
+        (_OWN.format("await "), 1, None),
+        ("requests.pop(); return [OUT]", 1, None),
         ("return [OUT]", 1, None),
     ],
     "stream": [
@@ -62,7 +79,12 @@ _CASES = {
         ("sender.send(OUT, 1); raise ValueError", 1, None),
         ("sender.send(OUT); sender.send(flags=1)", 1, None),
     ],
-    "awaited_stream": [(_RAISE, 0, _RAISED), ("sender.send(OUT); sender.send(flags=1)", 1, None)],
+    "awaited_stream": [
+        (_RAISE, 0, _RAISED),
+        ("sender.send(OUT); sender.send(flags=1)", 1, None),
+        # What it returns nobody looks at; it may answer later.
+        ("asyncio.get_running_loop().call_soon(sender.send, OUT, 1); return True", 1, None),
+    ],
 }
 
 
@@ -152,6 +174,112 @@ def test_an_error_that_cannot_be_printed_is_told_by_its_name(raised):
 
     expected = f"MuteError: <unprintable: {raised.__name__}>\n\nAt:\n"
     assert _stub_execute.describe(MuteError()) == expected
+
+
+class Request:
+    """An InferenceRequest of a stub, and its sender."""
+
+    def __init__(self):
+        """Begin without responses."""
+        self.sent = []
+
+    def get_response_sender(self):
+        """Return what has `send`."""
+        return self
+
+    def set_release_flags(self, flags):
+        """Take them."""
+
+    def send(self, response=None, flags=0):
+        """Remember the error."""
+        self.sent.append((response.error, flags))
+
+
+@pytest.fixture
+def errors(monkeypatch):
+    """The texts of the errors that are made, in a stub's module of ours."""
+    made = []
+    names = {
+        "TRITONSERVER_RESPONSE_COMPLETE_FINAL": 1,
+        "TRITONSERVER_REQUEST_RELEASE_ALL": 1,
+        "Logger": SimpleNamespace(log_error=lambda message: None),
+        "TritonError": lambda message: made.append(message) or message,
+        "InferenceResponse": type("InferenceResponse", (SimpleNamespace,), {}),
+    }
+    monkeypatch.setitem(sys.modules, _stub_execute._BACKEND, SimpleNamespace(**names))
+    return made
+
+
+def test_calls_of_a_models_own_pass():
+    """With whatever arguments; what they return or raise is theirs."""
+
+    def execute(*args, **kwargs):
+        if not args:
+            raise KeyError(kwargs)
+        return args, kwargs
+
+    wrapped = _stub_execute.wrapped(execute, "model_0")
+    assert wrapped(1, [2], again=True) == ((1, [2]), {"again": True})
+    assert wrapped(1, 2) == ((1, 2), {})
+    with pytest.raises(KeyError, match="again"):
+        wrapped(again=3)
+    # A thread that begins in C has no frame of Python either.
+    results = queue.SimpleQueue()
+    _thread.start_new_thread(deque, (map(results.put, map(wrapped, [1], [2])),))
+    assert results.get(timeout=10) == ((1, 2), {})
+
+
+def test_a_large_error_is_made_once_for_all_requests(errors):
+    """Each gets it, and its end with it."""
+
+    def execute(model, requests):
+        requests.clear()
+        raise ValueError("large")
+
+    requests = [Request() for _ in range(16)]
+    given = list(requests)
+    responses = _stub_execute._answered(execute, None, requests, "model_0")
+    (error,) = errors
+    assert error.startswith("Failed to process the request(s) for model 'model_0', message: Value")
+    assert requests == given
+    assert [request.sent for request in given] == 16 * [[(error, 1)]]
+    assert [response.error for response in responses] == 16 * [error]
+
+
+@pytest.mark.parametrize("way", [lambda function: function, types.coroutine])
+def test_generators_are_awaited_where_asyncio_takes_them(errors, way):
+    """Up to Python 3.11; later the stub refuses what is no list."""
+    answer = sys.modules[_stub_execute._BACKEND].InferenceResponse()
+
+    @way
+    def execute(model, requests):
+        yield
+        return [answer] if requests.pop() is request else None
+
+    request = Request()
+    requests = [request]
+    returned = _stub_execute._answered(execute, None, requests, "model_0")
+    if sys.version_info >= (3, 12):
+        assert request.sent == [(*errors, 1)]
+        assert errors[0].endswith("execute has to return a list, and returned generator")
+    else:
+        assert asyncio.run(returned) == [answer]
+        assert (requests, errors) == ([request], [])
+
+
+def test_what_a_coroutine_returns_is_an_error_when_the_stub_looks(errors):
+    """At its length, first; of a decoupled model it does not."""
+
+    async def execute(model, requests):
+        return True
+
+    request = Request()
+    returned = asyncio.run(_stub_execute._answered(execute, None, [request], "model_0"))
+    assert errors == request.sent == []
+    assert len(returned) == 1
+    assert errors[0].endswith("message: execute has to return a list, and returned bool")
+    assert request.sent == [(errors[0], 1)]
+    assert [response.error for response in returned] == errors
 
 
 @pytest.mark.parametrize("name", ["__setattr__", "__getattribute__"])

@@ -23,11 +23,10 @@ import select
 import sys
 import time
 import types
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Sequence
     from importlib.abc import Loader
     from typing import Protocol
 
@@ -63,57 +62,103 @@ _LOOK_S = 1.0
 
 
 def wrapped(execute: Callable[..., object], instance: str) -> Callable[..., object]:
-    """Return an `execute` that answers with what the given one raises.
+    """Return an `execute` that answers with what the given one raises, where the stub calls it.
+
+    Calls of the model's own pass: it may catch what it raises, or take a batch in parts.
 
     Args:
         execute: The model's.
         instance: Its name, for the message.
     """
+    thread = _thread.get_ident()  # in which the stub loads a model, and calls it
 
     @functools.wraps(execute)
-    def answering(self: object, requests: list[Request]) -> object:
-        given = list(requests)  # a model may take them out
+    def answering(*args: object, **kwargs: object) -> object:
         try:
-            returned = execute(self, requests)
-        except BaseException as error:  # noqa: BLE001  the stub, too, takes whatever comes
-            return _fail(requests, given, instance, describe(error))
-        if isinstance(returned, Coroutine):
-            return _awaited(returned, requests, given, instance)
-        return _checked(returned, requests, given, instance)
+            sys._getframe(1)  # noqa: SLF001  a call from C++ has none below
+        except ValueError:
+            if _thread.get_ident() == thread:
+                model, requests = cast("tuple[object, list[Request]]", args)
+                return _answered(execute, model, requests, instance)
+        return execute(*args, **kwargs)
 
     return answering
 
 
-async def _awaited(
-    coroutine: Coroutine[object, None, object],
-    requests: list[Request],
-    given: list[Request],
-    instance: str,
+def _answered(
+    execute: Callable[..., object], model: object, requests: list[Request], instance: str
 ) -> object:
+    """Return what the stub gets for what `execute` returns or raises."""
+    given = list(requests)  # a model may take them out
+    returned = None
+    awaited = False
     try:
-        returned = await coroutine
-    except BaseException as error:  # noqa: BLE001  as above
-        return _fail(requests, given, instance, describe(error))
-    return _checked(returned, requests, given, instance)
+        returned = execute(model, requests)
+        import asyncio  # noqa: PLC0415  the stub does so here, too, and asks it likewise
+
+        awaited = asyncio.iscoroutine(returned)
+        trouble = None if awaited else _trouble(returned, given)
+    except BaseException as error:  # noqa: BLE001  the stub, too, takes whatever comes
+        trouble = describe(error)
+    if awaited:
+        return _awaited(cast("Awaitable[object]", returned), requests, given, instance)
+    requests[:] = given  # their responses go by their places in it
+    return returned if trouble is None else _fail(given, instance, trouble)
 
 
-def _checked(
-    returned: object, requests: list[Request], given: list[Request], instance: str
+async def _awaited(
+    coroutine: Awaitable[object], requests: list[Request], given: list[Request], instance: str
 ) -> object:
-    """Return what `execute` did, or fail where the stub would raise for it."""
+    trouble = None
+    try:
+        if isinstance(coroutine, types.GeneratorType):  # asyncio takes them up to Python 3.11
+            coroutine = _delegated(coroutine)
+        returned = await coroutine
+        unfit = _trouble(returned, given)
+    except BaseException as error:  # noqa: BLE001  as above
+        trouble = describe(error)
+    requests[:] = given
+    if trouble is not None:
+        return _fail(given, instance, trouble)
+    return returned if unfit is None else _Unfit(lambda: _fail(given, instance, unfit))
+
+
+@types.coroutine
+def _delegated(generator: Generator[object, object, object]) -> Generator[object, object, object]:
+    """Make a generator one that can be awaited."""
+    return (yield from generator)
+
+
+class _Unfit(list[object]):
+    """What a coroutine has returned, which is an error as soon as the stub looks at it.
+
+    Of a decoupled model the stub does not: such a one may return what it likes.
+    """
+
+    def __init__(self, fail: Callable[[], list[object]]) -> None:
+        super().__init__()
+        self._fail = fail
+
+    def __len__(self) -> int:
+        self[:] = self._fail()
+        return super().__len__()
+
+
+def _trouble(returned: object, given: list[Request]) -> str | None:
+    """Return why the stub would raise for what `execute` did return; None: it would not."""
+    # By the type, as the stub: the class that an object tells may be another one.
     if returned is None:
         return None
-    if not isinstance(returned, list):
-        trouble = f"execute has to return a list, and returned {type(returned).__name__}"
-    elif len(returned) != len(given):
-        trouble = f"execute returned {len(returned)} responses for {len(given)} requests"
-    else:
-        kind = sys.modules[_BACKEND].InferenceResponse
-        wrong = [item for item in returned if not (item is None or isinstance(item, kind))]
-        if not wrong:
-            return returned
-        trouble = f"execute returned {type(wrong[0]).__name__} in place of an InferenceResponse"
-    return _fail(requests, given, instance, trouble)
+    if not issubclass(type(returned), list):
+        return f"execute has to return a list, and returned {type(returned).__name__}"
+    items = cast("list[object]", returned)
+    if len(items) != len(given):
+        return f"execute returned {len(items)} responses for {len(given)} requests"
+    kind = sys.modules[_BACKEND].InferenceResponse
+    for item in items:
+        if item is not None and not issubclass(type(item), kind):
+            return f"execute returned {type(item).__name__} in place of an InferenceResponse"
+    return None
 
 
 def describe(error: BaseException) -> str:
@@ -132,27 +177,23 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}\n\nAt:\n{''.join(reversed(lines))}"
 
 
-def _fail(
-    requests: list[Request], given: list[Request], instance: str, trouble: str
-) -> list[object]:
+def _fail(requests: list[Request], instance: str, trouble: str) -> list[object]:
     """Answer requests with an error, and return what the stub refuses.
 
     Args:
-        requests: The stub's list.
-        given: What was in it.
+        requests: What the stub has given; its list has to have them, too, or it would compare its
+            length first, and not get to the field.
         instance: The name of the model's instance.
         trouble: What there is.
     """
     message = f"Failed to process the request(s) for model '{instance}', message: {trouble}"
     message = message.encode(errors="backslashreplace").decode()  # of surrogates there is no UTF-8
-    requests[:] = given  # or the stub would compare its length first, and not get to the field
     backend = sys.modules[_BACKEND]
     backend.Logger.log_error(message)
     final = backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-    responses: list[object] = []
+    # One for all: it may be large, and a `send` returns when Triton has read it.
+    response = backend.InferenceResponse(error=backend.TritonError(message))
     for request in requests:
-        response = backend.InferenceResponse(error=backend.TritonError(message))
-        responses.append(response)
         request.set_release_flags(backend.TRITONSERVER_REQUEST_RELEASE_ALL)  # nor does it come anew
         sender = request.get_response_sender()
         try:
@@ -160,7 +201,7 @@ def _fail(
         except Exception:  # noqa: BLE001  it has answered already
             with contextlib.suppress(Exception):  # to the end
                 sender.send(flags=final)
-    return responses
+    return [response] * len(requests)
 
 
 class _Loader:
