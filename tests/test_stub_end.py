@@ -40,9 +40,9 @@ def test_who_reads_what_a_killed_process_writes_comes_to_the_end(runs, tmp_path)
         process.terminate()
         assert process.communicate(timeout=30) == (b"", b"")
     assert process.returncode == -signal.SIGTERM
-    assert segments(process.pid) == []
     with Server():
-        pass  # it removes the folder
+        pass  # it removes the folder, and the memory if the stub's end came before it could
+    assert segments(process.pid) == []
 
 
 def test_a_process_has_ended_before_it_is_waited_for():
