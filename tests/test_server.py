@@ -48,12 +48,12 @@ def small(tmp_path, backend_directory):
         yield running
 
 
-def test_a_started_server_is_live_and_ready(server):
+def test_a_started_server_is_live_and_ready(small):
     """The constructor returns when everything is loaded."""
-    assert server.is_live()
-    assert server.is_ready()
-    assert not server.closed
-    assert repr(server) == "<Server 'shared', open>"
+    assert small.is_live()
+    assert small.is_ready()
+    assert not small.closed
+    assert repr(small) == "<Server 'triton', open>"
 
 
 def test_metadata_tells_name_version_and_extensions(server):
@@ -144,11 +144,12 @@ def test_unload_with_dependents_takes_what_triton_has_loaded_for_the_model(small
     inference = slow.submit({"INPUT0": [1.0]})
     held.wait()
     small.unload("whole", dependents=True, timeout=5)
-    states = {model.name: model.state for model in small.models()}
-    assert [states[name] for name in ("one", "part", "slow")] == ["UNAVAILABLE", "READY", "READY"]
-    assert not small.model("whole").is_ready()
-    assert not inference.is_through()
+    goes_on = not inference.is_through()
     held.may_go.set()
+    assert goes_on
+    ready = {model.name for model in small.models() if model.state == "READY"}
+    assert ready == {"part", "slow"}  # the other one may still be going
+    assert not small.model("whole").is_ready()
     assert inference.result()["OUTPUT0"].tolist() == [1.0]
     assert small.model("part").infer({"INPUT0": [1.0]})["OUTPUT0"].tolist() == [2.0]
 

@@ -210,13 +210,13 @@ def test_a_cancelled_ensemble(own, gate):
 def test_a_cache_hit_runs_on_the_submitting_thread(server, repository):
     """All callbacks before InferAsync returns; there is no computing to tell of."""
     cached = "response_cache { enable: true }"
-    _backend.write_model(repository, "cached", FP32, max_batch_size=8, extra=cached)
-    model = server.load("cached")
+    _backend.write_model(repository, "traced_cache", FP32, max_batch_size=8, extra=cached)
+    model = server.load("traced_cache")
     first, second = Trace(BOTH), Trace(BOTH)
     model.infer(ROW, trace=first)
     model.infer(ROW, trace=second)
     assert model.statistics().cache_hit.count == 1
-    server.unload("cached")
+    server.unload("traced_cache")
     assert "compute_infer" in first.spans
     assert "compute_infer" not in second.spans
     assert "request" in second.spans
