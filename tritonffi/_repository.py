@@ -87,9 +87,10 @@ def load(
 
     try:
         # Of one whose folder has changed Triton would forget the config; others stay as they are.
-        for part in _kept_parts(lifecycle, name, text):
+        parts = _kept_parts(lifecycle, name, text)
+        for part in parts:
             load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), left())
-        load_with(lifecycle, name, prepare, left())
+        load_with(lifecycle, name, prepare, left() if parts else timeout)
         for part in dead_parts(lifecycle, name):  # Triton keeps them as they are
             load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), left())
     except InternalError as error:
