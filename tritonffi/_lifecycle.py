@@ -92,11 +92,11 @@ class Lifecycle(LoadedModels):
                 _log.capture.watch(self)
                 options = resolved(self.options, self._library, folder)
             watch = _python_backend.StubWatch()
+            mark = _log.capture.mark()  # which hands on lines, and takes its time for it
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             self._give_up()
             raise
-        mark = _log.capture.mark()
 
         def make() -> None:
             self._server = new_server(options, folder)
