@@ -144,7 +144,7 @@ OWNERS = {
     "TRITONSERVER_GetMetric": ["_metrics"],
     "tffi_log": ["_log"],
     "tffi_library": ["_library"],
-    "tffi_can_start_threads": ["_limits", "_rest"],
+    "tffi_can_start_threads": ["_limits"],
     "tffi_bytes": ["_bytes"],
     "tffi_buffer": ["_response", "_function_inputs", "_trace_record"],
     "tffi_counters": ["_memory_pool"],

@@ -205,7 +205,7 @@ class FunctionModel:
                 self._inside += 1
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             self._wait_initialized(ready, left)
-        check_threads(self.instances, f"model {self.name!r}")
+        check_threads(self.instances, f"model {self.name!r}:")
 
     def _wait_initialized(self, ready: Future[None], timeout: float | None) -> None:
         try:

@@ -46,20 +46,20 @@ def named(what: str) -> Iterator[None]:
         raise UnavailableError(f"{what}: {error.strerror}{place}. {hint}") from error
 
 
-def check_threads(count: int, what: str) -> None:
+def check_threads(count: int, beginning: str) -> None:
     """Raise where Triton could not start its threads, which would end the process.
 
     Args:
         count: How many it starts at least.
-        what: The model or server.
+        beginning: Of the message: the model or server, and what cannot be done.
 
     Raises:
         UnavailableError: So many cannot be started.
     """
     if not lib.tffi_can_start_threads(count):
         raise UnavailableError(
-            f"{what}: this process can start no more threads, of which Triton needs {count}: it is "
-            "at a limit for threads (ulimit -u), or for memory (ulimit -v)"
+            f"{beginning} this process can start no more threads, of which Triton needs {count}: "
+            "it is at a limit for threads (ulimit -u), or for memory (ulimit -v)"
         )
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonffi._call import encode_name, take_error
-from tritonffi._errors import UnavailableError
+from tritonffi._limits import check_threads
 from tritonffi._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -68,12 +68,9 @@ def held(
     """
     versions = list(versions)
     pins: list[CData] = []
-    if versions and not lib.tffi_can_start_threads(1 + len(versions)):
+    if versions:
         names = ", ".join(sorted({repr(name) for name, _ in versions}))
-        raise UnavailableError(
-            f"model {names}: it cannot be let go, as this process can start no more threads: it is "
-            "at a limit for threads, or for memory"
-        )
+        check_threads(1 + len(versions), f"model {names}: it cannot be let go, as")
     try:
         for name, version in versions:
             pin = ffi.new("struct TRITONSERVER_InferenceRequest **")

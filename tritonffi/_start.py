@@ -134,7 +134,7 @@ def new_server(options: ServerOptions, folder: Path) -> NativeServer:
     try:
         check_start(options)
         # Those that load, and one of its metrics or of a first model.
-        check_threads(options.model_load_thread_count + 1, context)
+        check_threads(options.model_load_thread_count + 1, f"{context}:")
         with owned(
             "struct TRITONSERVER_ServerOptions *",
             lib.TRITONSERVER_ServerOptionsNew,
