@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How often this process is a fork of one that had the package.
+Whether this process is a fork of the one in which something began.
 
 A child has one thread alone, that which forked. Where that is one of ours, it may be in the midst
-of work that is the parent's to end: it keeps the number from its beginning, and leaves as soon as
-that is another one.
+of work that is the parent's to end: it leaves as soon as it sees that.
 """
 
 from __future__ import annotations
@@ -12,23 +11,25 @@ from __future__ import annotations
 import os
 
 
-class Forks:
-    """
-    The number of forks that lie between the first process and this one.
+class Origin:
+    """The process in which it is made."""
 
-    Attributes:
-        count: That number, of those since the import.
-    """
+    __slots__ = ("_forks",)
 
-    __slots__ = ("count",)
+    #: That lie between the first process, as of the import, and this one.
+    _count = 0
 
     def __init__(self) -> None:
-        self.count = 0
+        self._forks = Origin._count
 
-    def add(self) -> None:
+    def is_left(self) -> bool:
+        """Return whether this is a forked child of that process."""
+        return Origin._count != self._forks
+
+    @classmethod
+    def add_fork(cls) -> None:
         """Count one more; in the child."""
-        self.count += 1
+        cls._count += 1
 
 
-forks = Forks()
-os.register_at_fork(after_in_child=forks.add)
+os.register_at_fork(after_in_child=Origin.add_fork)

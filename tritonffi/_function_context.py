@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tritonffi._call import string
 from tritonffi._enums import RequestFlag
 from tritonffi._errors import InvalidArgumentError, counted
-from tritonffi._forks import forks
+from tritonffi._forks import Origin
 from tritonffi._native import ffi, lib
 from tritonffi._response import parameter_value
 
@@ -152,17 +152,17 @@ class RunningBatch:
     In a forked child nobody asks: a thread that is not there may hold the locks.
     """
 
-    __slots__ = ("_batch", "_cancelled", "_forks", "_lock")
+    __slots__ = ("_batch", "_cancelled", "_lock", "_origin")
 
     def __init__(self, batch: CData) -> None:
         self._batch: CData | None = batch
-        self._forks = forks.count
+        self._origin = Origin()
         self._lock = threading.RLock()
         self._cancelled = [False] * batch.request_count
 
     def is_cancelled(self, index: int) -> bool:
         """Return the present state of a request, or the last one."""
-        if forks.count != self._forks:
+        if self._origin.is_left():
             return self._cancelled[index]
         with self._lock:
             if self._batch is not None and not self._cancelled[index]:
@@ -171,7 +171,7 @@ class RunningBatch:
 
     def end(self) -> None:
         """Look for the last time: the batch is about to be answered."""
-        if forks.count != self._forks:
+        if self._origin.is_left():
             return
         with self._lock:
             if self._batch is not None:

@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from tritonffi._errors import CancelledError, ClosedError, InternalError
-from tritonffi._forks import forks
+from tritonffi._forks import Origin
 from tritonffi._function_errors import persist
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False
-        self._forks = forks.count
+        self._origin = Origin()
 
     def run(
         self,
@@ -182,7 +182,7 @@ class EventLoop:
         """Return the loop and its thread; where it has ended, or never begun, a new one."""
         import asyncio  # noqa: PLC0415  as above
 
-        if self._is_forked():
+        if self._origin.is_left():
             raise ClosedError(f"{self._model}: its event loop is not in this forked child")
         with self._lock:
             loop, thread = self._loop, self._thread
@@ -207,7 +207,7 @@ class EventLoop:
 
         def work() -> bool:
             # Where what was thrown in has kept it from noticing its own end, it cannot run again.
-            is_over = self._is_over or self._is_forked() or loop.is_running()
+            is_over = self._is_over or self._origin.is_left() or loop.is_running()
             if not is_over:
                 loop.run_forever()
             return is_over
@@ -218,18 +218,15 @@ class EventLoop:
             # SystemExit and KeyboardInterrupt leave the loop too; they are the task's result. So
             # does what another thread throws into this one.
             persist(work)
-            if self._is_forked():
+            if self._origin.is_left():
                 return
             loop.run_until_complete(_cancel_others())
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:
-            if not self._is_forked():
+            if not self._origin.is_left():
                 asyncio.set_event_loop(None)
                 loop.close()  # which takes its pipe out of the selector, also out of the parent's
-
-    def _is_forked(self) -> bool:
-        return forks.count != self._forks
 
 
 class _Values:

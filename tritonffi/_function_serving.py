@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tritonffi._call import check, take_error
 from tritonffi._errors import CancelledError, InternalError, TritonError
-from tritonffi._forks import forks
+from tritonffi._forks import Origin
 from tritonffi._function_context import RunningBatch, read_context
 from tritonffi._function_errors import error_code, error_text, forget_arrays
 from tritonffi._native import ffi, lib
@@ -91,7 +91,7 @@ class Serving:
         self._writer = writer
         self._note_warm_up = note_warm_up
         self._busy = busy
-        self._forks = forks.count
+        self._origin = Origin()
         self._error = ffi.new("struct TRITONSERVER_Error **")
         self._running: RunningBatch | None = None
         self._call_now = OwnCall(None)
@@ -129,7 +129,7 @@ class Serving:
             finally:
                 self._busy.discard(worker)
                 self._call_now.model = None
-            if forks.count != self._forks:
+            if self._origin.is_left():
                 return
             # One call, so that this thread has to take the GIL once for each batch.
             lib.tffi_batch_exchange(batch, result, self._error)
@@ -177,12 +177,12 @@ class Serving:
                 finally:
                     if running is not None:
                         running.end()
-                if forks.count == self._forks:
+                if not self._origin.is_left():
                     lib.tffi_batch_end(batch)
                 return ffi.NULL, None
             # In a list, because a traceback that somebody keeps keeps this frame too.
             results = [self._instance.call(read(batch, owners), context, is_cancelled)]
-            if forks.count != self._forks:
+            if self._origin.is_left():
                 return ffi.NULL, None
             if running is not None:
                 running.end()
@@ -199,7 +199,7 @@ class Serving:
         with contextlib.closing(generator):
             while not _is_cancelled(batch):
                 results = list(itertools.islice(generator, 1))
-                if not results or forks.count != self._forks:
+                if not results or self._origin.is_left():
                     return
                 result, held = self._write(batch, results.pop())
                 try:
@@ -235,7 +235,7 @@ class Serving:
                 forget_arrays(error)
             finally:
                 c_message = message.replace("\0", "\\0").encode("utf-8", "backslashreplace")
-                if forks.count == self._forks:
+                if not self._origin.is_left():
                     lib.tffi_batch_fail(batch, code, c_message)
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tritonffi._call import encode, interruptible, take_error
 from tritonffi._errors import ClosedError, TritonError, UnavailableError, UnsupportedError, note
-from tritonffi._forks import forks
+from tritonffi._forks import Origin
 from tritonffi._function_config import check_model_name, function_config
 from tritonffi._function_errors import error_text, persist
 from tritonffi._function_inputs import InputReader
@@ -125,7 +125,7 @@ class FunctionModel:
         self._warm_up_error: BaseException | None = None
         self._belongs_to_triton = False  # from the beginning of its load on
         self._is_left = False
-        self._forks = forks.count
+        self._origin = Origin()
 
         input_names = [ffi.new("char[]", declared.name.encode()) for declared in made.inputs]
         specs = ffi.new("tffi_tensor[]", len(input_names))
@@ -352,19 +352,16 @@ class FunctionModel:
                 instance = cast("Target", target).enter(self._plain_config)
                 serving = self._serving(number, instance)
             except BaseException as error:  # noqa: BLE001 -- it is raised where the model is loaded
-                if not self._is_forked():
+                if not self._origin.is_left():
                     ready.set_exception(error)
             else:
-                if not self._is_forked():
+                if not self._origin.is_left():
                     ready.set_result(None)
                     self._serve_all(number, serving)
         finally:
             del ready
-            if not self._is_forked():
+            if not self._origin.is_left():
                 self._leave(instance)
-
-    def _is_forked(self) -> bool:
-        return forks.count != self._forks
 
     def _serving(self, number: int, instance: Instance) -> Serving:
         stop_lending = functools.partial(lib.tffi_function_stop_lending, self._function)
@@ -383,14 +380,14 @@ class FunctionModel:
         batch = ffi.new("tffi_batch **")
 
         def serve() -> bool:
-            if self._is_forked():
+            if self._origin.is_left():
                 return True
             # Whatever came out of there is a failure to tell of a failure; or another thread has
             # thrown it into this one, too late for the call that it was meant for.
             serving.recover(batch)
             serving.serve(batch)
             while (
-                not self._is_forked()
+                not self._origin.is_left()
                 and lib.tffi_function_next(function, number, -1, batch) == lib.TFFI_WAIT_READY
             ):
                 serving.serve(batch)
@@ -412,10 +409,10 @@ class FunctionModel:
         try:
             if instance is not None:
                 self._finalize(target.leave, instance)
-            if is_last and not self._is_forked():
+            if is_last and not self._origin.is_left():
                 self._finalize(target.close)
         finally:
-            if not self._is_forked():
+            if not self._origin.is_left():
                 with self._lock:
                     self._workers.discard(threading.current_thread())
                     self._release_if_over()
