@@ -35,6 +35,7 @@ from tritonffi._function_serving import OwnCall, Serving, logger, own_call
 from tritonffi._function_target import SupportsExecute, Target
 from tritonffi._limits import check_threads
 from tritonffi._native import ffi, lib
+from tritonffi._waiting import seconds_left
 
 if TYPE_CHECKING:
     from tritonffi._function_config import Declarations
@@ -203,8 +204,7 @@ class FunctionModel:
                     ) from error
                 self._workers.add(worker)
                 self._inside += 1
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            self._wait_initialized(ready, left)
+            self._wait_initialized(ready, seconds_left(deadline))
         check_threads(self.instances, f"model {self.name!r}:")
 
     def _wait_initialized(self, ready: Future[None], timeout: float | None) -> None:

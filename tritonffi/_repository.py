@@ -52,7 +52,7 @@ from tritonffi._model_files import (
 )
 from tritonffi._native import lib
 from tritonffi._spec import remembered
-from tritonffi._turns import NEVER
+from tritonffi._waiting import seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,19 +80,16 @@ def load(
     contents = contents_of(name, config, files)
     _check_input(lifecycle, name, text, contents)
     prepare = partial(_prepared, lifecycle, name, text, contents)
-    deadline = NEVER if timeout is None else time.monotonic() + timeout
-
-    def left() -> float | None:
-        return None if timeout is None else max(0.0, deadline - time.monotonic())
-
+    deadline = None if timeout is None else time.monotonic() + timeout
     try:
         # Of one whose folder has changed Triton would forget the config; others stay as they are.
         parts = _kept_parts(lifecycle, name, text)
         for part in parts:
-            load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), left())
-        load_with(lifecycle, name, prepare, left() if parts else timeout)
+            load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), seconds_left(deadline))
+        # All of it, where nothing has taken any: errors tell it.
+        load_with(lifecycle, name, prepare, seconds_left(deadline) if parts else timeout)
         for part in dead_parts(lifecycle, name):  # Triton keeps them as they are
-            load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), left())
+            load_with(lifecycle, part, partial(_as_it_is, lifecycle, part), seconds_left(deadline))
     except InternalError as error:
         if is_in_repositories(lifecycle, name) or (lifecycle.repository / name).is_dir():
             raise

@@ -33,6 +33,7 @@ from tritonffi._model import Model
 from tritonffi._native import lib
 from tritonffi._options import ServerOptions
 from tritonffi._statistics import read_statistics
+from tritonffi._waiting import seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -434,7 +435,7 @@ class Server(Closing):
         try:
             text = _load_input.config_text(name, model.config)
             model.start(timeout)
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = seconds_left(deadline)
             prepare = partial(
                 _repository.new_version, lifecycle, name, text, is_new=model.is_cached
             )

@@ -43,6 +43,11 @@ def slice_ns(deadline: float | None) -> int:
     return nanoseconds
 
 
+def seconds_left(deadline: float | None) -> float | None:
+    """How long until a deadline, in seconds; 0 where it has passed, None where there is none."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
 def is_within(method: Callable[..., object], owner: object) -> bool:
     """Say whether this thread is in a method of `owner`, and the caller has interrupted it there.
 
