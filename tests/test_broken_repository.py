@@ -26,6 +26,10 @@ SLOW_END = json.dumps(
     }
 )
 HOW = ["dangling", "loop", "gone", "file"]
+STILL_UNLOADING = (
+    r"^server 'triton' did not stop within 0.3 s: model 'slow_end' \(version 1\) is "
+    r"UNLOADING \(inferences in flight: 0\); close\(\) may be called again$"
+)
 
 
 def break_it(folder, how):
@@ -105,11 +109,7 @@ def test_close_waits_for_what_the_index_did_not_show(start, gate, tmp_path, how)
     else:
         break_it(tmp_path / "models", how)
     for _ in range(2):
-        with pytest.raises(
-            TimeoutError,
-            match=r"^server 'triton' did not stop within 0.3 s: model 'slow_end' \(version 1\) is "
-            r"UNLOADING \(inferences in flight: 0\); close\(\) may be called again$",
-        ):
+        with pytest.raises(TimeoutError, match=STILL_UNLOADING):
             server.close()
     gate.open()
     server.close()
@@ -165,11 +165,7 @@ def test_close_waits_for_a_model_without_a_folder(start, gate, tmp_path, how):
         with parameters({"config": SLOW_END, "file:1/x": b"x"}, "") as (array, count):
             handle = server._lifecycle.handle()
             check(lib.TRITONSERVER_ServerLoadModelWithParameters(handle, b"slow_end", array, count))
-    with pytest.raises(
-        TimeoutError,
-        match=r"^server 'triton' did not stop within 0.3 s: model 'slow_end' \(version 1\) is "
-        r"UNLOADING \(inferences in flight: 0\); close\(\) may be called again$",
-    ):
+    with pytest.raises(TimeoutError, match=STILL_UNLOADING):
         server.close()
     gate.open()
     server.close()
