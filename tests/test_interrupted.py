@@ -191,6 +191,17 @@ def test_a_server_that_is_dropped_after_a_close_that_was_cut_short_closes():
     assert number > 40
 
 
+def test_a_start_is_taken_back_where_its_look_at_the_log_is_cut_short(tmp_path, monkeypatch):
+    """Lines are handed on there, of which there may be none, or many."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tritonffi._log.capture, "mark", interrupt)
+    watchers = set(tritonffi._log.capture._watchers)
+    with pytest.raises(InterruptionError):
+        Server()
+    assert list(tmp_path.iterdir()) == []
+    assert tritonffi._log.capture._watchers == watchers
+
+
 def test_a_handler_may_raise_at_any_step_of_a_start(tmp_path, monkeypatch):
     """Whatever there is by then is taken back: folder, thread, server."""
     folders = tmp_path / "folders"
