@@ -16,6 +16,11 @@ import asyncio, logging, sys, threading, time
 import numpy as np
 import tritonffi
 from tritonffi import CancelledError, InternalError, Server, TritonError
+from tritonffi import _functions, _loaded, _python_backend, _rest
+
+# How long what never comes is waited for.
+_python_backend.PATIENCE_S = 0.5
+_rest._OTHERS_S = _loaded._KEPT_S = _functions._JOIN_TIMEOUT = 0.2
 
 logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout)
 logging.getLogger("tritonffi.functions").setLevel(logging.CRITICAL)
@@ -221,10 +226,10 @@ def test_an_unload_says_why_where_nobody_has_read_the_answer(way):
         f"""
         kept = {way}()
         may_go.set()
-        print(words(lambda: server.unload("both", timeout=1.5)))
+        print(words(lambda: server.unload("both", timeout=0.3)))
         print(words(lambda: server.unload("both")))
         server.close()
     """,
     )
-    assert timed == f"TimeoutError: model 'both': still not unloaded after 1.5 s. {WHY}"
+    assert timed == f"TimeoutError: model 'both': still not unloaded after 0.3 s. {WHY}"
     assert endless == f"InternalError: model 'both': it does not unload. {WHY}"
