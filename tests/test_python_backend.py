@@ -183,7 +183,8 @@ def run(body, *arguments, code=0, command=()):
         import os, pathlib, signal, sys, time
         import numpy as np
         import tritonffi
-        from tritonffi import Server, TritonError, _fetch
+        from tritonffi import Server, TritonError, _fetch, _python_backend
+        _python_backend.PATIENCE_S = 1.5  # with stubs that are dead, of which these have many
         _fetch.default_directory = lambda: pathlib.Path(sys.argv[1])
 
         def message(call):
