@@ -65,6 +65,7 @@ class Lifecycle(LoadedModels):
         self.left: dict[CompletionQueue, None] = {}
         self.loops: dict[int, LoopQueue] = {}
         self._is_sweeping = False
+        self._oldest: int | None = None  # in flight when `tidy` last looked
         self._library = library
         self._server: NativeServer | None = None
         self._pid = os.getpid()
@@ -89,7 +90,7 @@ class Lifecycle(LoadedModels):
         try:
             with _limits.named(f"server {self.name!r}"):
                 _leftovers.make_folder(folder)
-                _log.capture.watch(self)
+                _log.capture.watch(self, self.tidy)
                 options = resolved(self.options, self._library, folder)
             watch = _python_backend.StubWatch()
             mark = _log.capture.mark()  # which hands on lines, and takes its time for it
@@ -189,6 +190,19 @@ class Lifecycle(LoadedModels):
                     self.release(queue)
         finally:
             self._is_sweeping = False
+
+    def tidy(self) -> None:
+        """Take what has come, where nobody has for a second; it is called once in that time.
+
+        Waits and submits do so, too, but there may be none for long: what timed out, or was
+        dropped, would keep its arrays.
+        """
+        oldest = min(list(self.queue.in_flight), default=None)
+        if oldest is not None and oldest == self._oldest:
+            self.queue.drain_beside()
+        self._oldest = oldest
+        if self.left:
+            self.sweep()
 
     def adopt(self, queue: CompletionQueue) -> None:
         """Add a queue to the further ones; the server's close waits for what is in flight there."""

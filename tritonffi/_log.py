@@ -4,7 +4,8 @@
 C API 1.34 has no log callback, only a log file. That file is memory of ours (a memfd): writing to
 it never blocks a Triton thread, as a pipe would, and the lines of a failed call are there when the
 call has returned. While there are servers, a thread is told of new lines by the kernel (inotify)
-and hands them on as they come; calls whose lines are of interest do so themselves.
+and hands them on as they come; calls whose lines are of interest do so themselves. Once a second
+that thread also calls each server, for what is to be done although nobody asks for anything.
 
 Triton's log belongs to the process, and so does all of this.
 """
@@ -17,6 +18,7 @@ import os
 import re
 import select
 import threading
+import time
 import traceback
 from collections import deque
 from contextlib import contextmanager, suppress
@@ -75,6 +77,8 @@ _CHUNK_BYTES = 1 << 20
 _SHOWN_LINES = 20
 # Where the system gives no watch: how often the thread looks.
 _LOOK_MS = 200
+# How often it calls those who watch.
+_CALL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class LogCapture:
         self._pending.clear()
         self._dropped = 0
         self._watching = threading.RLock()  # over the thread and its descriptors
-        self._watchers: set[object] = set()
+        self._watchers: dict[object, Callable[[], None] | None] = {}
         self._thread: threading.Thread | None = None
         self._end = -1
         self._inotify = -1
@@ -264,16 +268,17 @@ class LogCapture:
         text = f"{dropped} lines of Triton's log were dropped: handlers are too slow for them"
         return LogLine(logging.WARNING, "tritonffi", 0, text)
 
-    def watch(self, watcher: object) -> None:
+    def watch(self, watcher: object, call: Callable[[], None] | None = None) -> None:
         """Hand lines on as they come, until `unwatch`.
 
         A signal handler may raise at any step: `unwatch` takes back what was done until then.
 
         Args:
             watcher: Who asks for it, once.
+            call: Is called once a second, on the thread that hands lines on.
         """
         with self._watching:
-            self._watchers.add(watcher)
+            self._watchers[watcher] = call
             if self._thread is not None:
                 return
             thread: threading.Thread | None = None
@@ -307,11 +312,11 @@ class LogCapture:
             if watcher not in self._watchers:
                 return
             if len(self._watchers) > 1 or self._thread is None:
-                self._watchers.discard(watcher)
+                self._watchers.pop(watcher, None)
                 return
             thread, self._thread = self._thread, None
             os.eventfd_write(self._end, 1)
-            self._watchers.discard(watcher)
+            self._watchers.pop(watcher, None)
         if thread is not threading.current_thread():
             thread.join(_PATIENCE_S)
         self.forward()
@@ -327,23 +332,21 @@ class LogCapture:
             poll.register(end, select.POLLIN)
             if inotify >= 0:
                 poll.register(inotify, select.POLLIN)
+            limit = _LOOK_MS if inotify < 0 else 1e3 * _CALL_S
+            due = time.monotonic() + _CALL_S
             ready: list[int] = []
             while end not in ready:
-                self._forward_all()
-                limit = None if inotify >= 0 else _LOOK_MS
+                _go_on_after(self.forward)
+                if time.monotonic() >= due:
+                    for call in list(self._watchers.values()):
+                        if call is not None:
+                            _go_on_after(call)
+                    due = time.monotonic() + _CALL_S
                 ready = [descriptor for descriptor, _ in poll.poll(limit)]
                 if inotify in ready:
                     os.read(inotify, 1 << 16)
         finally:
             self._close(end, inotify)
-
-    def _forward_all(self) -> None:
-        """Forward what is there; a handler that exits does not take this thread along."""
-        try:
-            self.forward()
-        except BaseException:  # noqa: BLE001 (SystemExit, above all)
-            if logging.raiseExceptions:
-                traceback.print_exc()
 
     def _close(self, *descriptors: int) -> None:
         with self._lock:
@@ -376,6 +379,15 @@ def _unquoted(text: str) -> str:
         return str(json.loads(text))
     except ValueError:
         return text.strip('"')
+
+
+def _go_on_after(call: Callable[[], None]) -> None:
+    """Call it; a handler that exits does not take this thread along."""
+    try:
+        call()
+    except BaseException:  # noqa: BLE001 (SystemExit, above all)
+        if logging.raiseExceptions:
+            traceback.print_exc()
 
 
 def _hand_on(line: LogLine) -> None:
