@@ -2,8 +2,9 @@
 
 /*
  * One inference from request to completion: makes the C request, submits it, and runs on Triton's threads when the
- * responses and the request come back. The C request lives until request_release_fn, a C response only for the length
- * of response_complete_fn: a response that is held blocks unload and stop.
+ * responses and the request come back. The C request lives until both the final response and its release were seen,
+ * because a model that gives it back first can still be asked to cancel; a C response only for the length of
+ * response_complete_fn: a response that is held blocks unload and stop.
  */
 
 #include <stdlib.h>
@@ -21,10 +22,19 @@ static void finish_if_last(tffi_slot *slot)
   slot->final = NULL;
   free(slot->wanted);
   slot->wanted = NULL;
+  pthread_mutex_lock(&slot->request_lock);
+  slot->request = NULL;
+  const bool cancelled = slot->cancelled;
+  pthread_mutex_unlock(&slot->request_lock);
+  struct TRITONSERVER_InferenceRequest *request = slot->released;
+  slot->released = NULL;
   if (slot->spares != NULL) {
-    tffi_spares_put(slot->spares, slot->released, slot->generation_taken);
+    tffi_spares_put(slot->spares, cancelled ? NULL : request, slot->generation_taken);
     slot->spares = NULL;
-    slot->released = NULL;
+    request = cancelled ? request : NULL;
+  }
+  if (request != NULL) {
+    tffi_discard(TRITONSERVER_InferenceRequestDelete(request));
   }
   final->done = true;
   tffi_linger_closed();
@@ -35,13 +45,21 @@ static void finish_if_last(tffi_slot *slot)
   tffi_slot_push(slot, final);
 }
 
-/* Under the slot's lock, while Triton has the request. What is asked for during InferAsync waits for its end. */
+/* Under the slot's lock, while there is a request. What is asked for during InferAsync waits for its end. */
 static void ask_to_cancel(tffi_slot *slot)
 {
   slot->cancelled = true;
   if (!slot->submitting) {
     tffi_discard(TRITONSERVER_InferenceRequestCancel(slot->request));
   }
+}
+
+static bool was_cancelled(tffi_slot *slot)
+{
+  pthread_mutex_lock(&slot->request_lock);
+  const bool cancelled = slot->cancelled;
+  pthread_mutex_unlock(&slot->request_lock);
+  return cancelled;
 }
 
 static void cancel_slot(tffi_slot *slot)
@@ -131,15 +149,17 @@ static void response_complete_fn(struct TRITONSERVER_InferenceResponse *response
         tffi_completion_free(completion);
       }
     }
+  } else if (is_final) {
+    slot->final->cancelled = was_cancelled(slot);
   }
   finish_if_last(slot);
 }
 
 /*
  * Thread: any of Triton's, or the submitting one; before or after the final response.
- * Must not: wait for anything but the short lock shared with cancel, touch Python.
- * Takes and gives: takes the request back and deletes it, if it is not to serve again; from then on Triton does not
- * read the input memory.
+ * Must not: wait, touch Python.
+ * Takes and gives: takes the request back, for the last of the callbacks to delete or to have it serve again; from now
+ * on Triton does not read the input memory.
  */
 static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
 {
@@ -147,17 +167,8 @@ static void request_release_fn(struct TRITONSERVER_InferenceRequest *request, co
     return;
   }
   tffi_slot *slot = userp;
-  pthread_mutex_lock(&slot->request_lock);
-  slot->request = NULL;
-  slot->submitting = false;
-  const bool cancelled = slot->cancelled;
-  pthread_mutex_unlock(&slot->request_lock);
   tffi_slot_lend_no_more(slot);
-  if (slot->spares != NULL && !cancelled) {
-    slot->released = request;
-  } else {
-    tffi_discard(TRITONSERVER_InferenceRequestDelete(request));
-  }
+  slot->released = request;
   finish_if_last(slot);
 }
 
@@ -330,7 +341,7 @@ bool tffi_inference_cancel(uint64_t token)
   }
   pthread_mutex_lock(&slot->request_lock);
   /*
-   * A slot changes hands only after its release callback has been here, so under this lock the token cannot change
+   * A slot changes hands only after the last of its callbacks has been here, so under this lock the token cannot change
    * while `request` is set.
    */
   if (slot->request != NULL && __atomic_load_n(&slot->token, __ATOMIC_ACQUIRE) == token) {

@@ -130,8 +130,8 @@ typedef struct tffi_slot {
   bool is_ready;   /* in that list */
   bool done;       /* the `done` completion is in the slot's list */
 
-  pthread_mutex_t request_lock; /* over the three below: cancel against InferAsync and release */
-  struct TRITONSERVER_InferenceRequest *request; /* NULL once Triton gave it back */
+  pthread_mutex_t request_lock; /* over the three below: cancel against InferAsync and the last callback */
+  struct TRITONSERVER_InferenceRequest *request; /* NULL once final response and release were seen */
   bool submitting;                               /* InferAsync is not over yet */
   bool cancelled;
 
@@ -147,7 +147,7 @@ typedef struct tffi_slot {
   struct tffi_slot *lent_next;
 
   tffi_spares *spares;                           /* of the request; NULL: none */
-  struct TRITONSERVER_InferenceRequest *released; /* may serve again: kept until the final response was seen */
+  struct TRITONSERVER_InferenceRequest *released; /* Triton has given it back: kept until the final response was seen */
   uint64_t generation_taken;                     /* what tffi_spares_take said */
 
   tffi_wanted *wanted; /* NULL: nothing; freed when final response and release were seen */

@@ -158,6 +158,7 @@ typedef struct tffi_completion {
   bool overflowed;   /* it is the error that stands for all responses that found max_pending others unread */
   bool done;         /* the last of its inference: Triton is through with the request and its input memory */
   bool whole;        /* the only one of its inference, a response without error */
+  bool cancelled;    /* the final flag came alone, and a cancel before it: what the model has sent is perhaps not all */
   bool answered;     /* the last response, an error, of an ensemble whose request has not come back yet */
 } tffi_completion;
 

@@ -30,7 +30,7 @@ static Error *knobs_set(struct knobs *knobs, const char *key, const char *text)
   static const char *const modes[] = {"echo", "error", "no_output", "no_memory", NULL};
   static const char *const holds[] = {"none", "start", "response", "between", NULL};
   static const char *const finals[] = {"last", "bare", NULL};
-  static const char *const orders[] = {"final_first", "release_first", NULL};
+  static const char *const orders[] = {"final_first", "release_first", "release_early", NULL};
   static const char *const codes[] = {"UNKNOWN",        "INTERNAL",    "NOT_FOUND",
                                       "INVALID_ARG",    "UNAVAILABLE", "UNSUPPORTED",
                                       "ALREADY_EXISTS", "CANCELLED",   NULL};
@@ -41,9 +41,11 @@ static Error *knobs_set(struct knobs *knobs, const char *key, const char *text)
     knobs->hold = (enum hold)(choice = index_of(text, holds));
   else if (strcmp(key, "final") == 0)
     knobs->final_is_bare = (choice = index_of(text, finals)) == 1;
-  else if (strcmp(key, "order") == 0)
-    knobs->release_first = (choice = index_of(text, orders)) == 1;
-  else if (strcmp(key, "error_code") == 0)
+  else if (strcmp(key, "order") == 0) {
+    choice = index_of(text, orders);
+    knobs->release_first = choice == 1;
+    knobs->release_early = choice == 2;
+  } else if (strcmp(key, "error_code") == 0)
     knobs->error_code = (TRITONSERVER_Error_Code)(choice = index_of(text, codes));
   else if (strcmp(key, "error_text") == 0)
     snprintf(knobs->error_text, TEXT_SIZE, "%s", text);
@@ -63,6 +65,8 @@ static Error *knobs_set(struct knobs *knobs, const char *key, const char *text)
     knobs->in_thread = is_true(text);
   else if (strcmp(key, "ignore_cancel") == 0)
     knobs->ignore_cancel = is_true(text);
+  else if (strcmp(key, "quiet") == 0)
+    knobs->quiet = is_true(text);
   else if (strcmp(key, "report") == 0)
     knobs->report = is_true(text);
   else if (strcmp(key, "state") == 0)
@@ -104,7 +108,7 @@ Error *knobs_of_model(struct knobs *knobs, const char *config)
                                      "error_code", "error_text", "order",         "thread",
                                      "hold",       "hold_at",    "report",        "ignore_cancel",
                                      "init_error", "init_hold",  "finalize_hold", "state",
-                                     NULL};
+                                     "quiet",      NULL};
   *knobs = (struct knobs){.error_code = TRITONSERVER_ERROR_INTERNAL,
                           .error_text = "tffitest: an error as asked for",
                           .error_at = -1,

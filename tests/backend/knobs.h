@@ -16,11 +16,13 @@
  *   error_text     of these errors
  *   order          final_first (default): the final response, then the release of the request
  *                  release_first: the other way round
+ *                  release_early: the release comes before all responses, of which there are 8 at most
  *   thread         true: a thread of its own serves the request, so the instance takes others
  *   hold           start: the request stops at the gate (gate.h) before anything else
  *                  response: it stops before response number hold_at, 0 by default
  *                  between: it stops between final response and release, in either order
  *   ignore_cancel  true: a cancelled request is served; by default it ends with CANCELLED
+ *   quiet          true: a cancelled request ends with the final flag alone
  *   report         true: what the request says of itself comes back as parameters of the response:
  *                  id, correlation_id, flags, timeout_us; and in how many buffers each input lies,
  *                  under its name; and where each output is to be: ten times the memory type, and
@@ -56,8 +58,10 @@ struct knobs {
   uint64_t response_ns;
   bool final_is_bare;
   bool release_first;
+  bool release_early;
   bool in_thread;
   bool ignore_cancel;
+  bool quiet;
   bool report;
   bool state;
   bool init_hold;

@@ -29,6 +29,8 @@
 Error *TRITONBACKEND_RequestTrace(struct TRITONBACKEND_Request *request,
                                   struct TRITONSERVER_InferenceTrace **trace);
 
+enum { MOST_EARLY = 8 }; /* responses where they are made before the request is released */
+
 /* The state of a model: made in ModelInitialize, freed in ModelFinalize. */
 struct model {
   struct knobs knobs;
@@ -246,8 +248,12 @@ static bool task_is_cancelled(void *userp)
 {
   const struct task *task = userp;
   bool cancelled = false;
-  if (!task->knobs.ignore_cancel)
+  if (task->knobs.ignore_cancel)
+    return false;
+  if (task->request != NULL)
     expect_success(TRITONBACKEND_RequestIsCancelled(task->request, &cancelled));
+  else
+    expect_success(TRITONBACKEND_ResponseFactoryIsCancelled(task->factory, &cancelled));
   return cancelled;
 }
 
@@ -290,6 +296,15 @@ static void send(struct task *task, struct TRITONBACKEND_Response *response, Err
     TRITONSERVER_ErrorDelete(error);
 }
 
+/* What a cancelled request ends with: an error in a response of its own, or neither. */
+static Error *refuse(const struct task *task, struct TRITONBACKEND_Response **response)
+{
+  if (task->knobs.quiet)
+    return NULL;
+  expect_success(TRITONBACKEND_ResponseNewFromFactory(response, task->factory));
+  return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_CANCELLED, "tffitest: cancelled");
+}
+
 /* The end of a request: its final response and its release, in the order asked for. */
 static void conclude(struct task *task, struct TRITONBACKEND_Response *response, Error *error)
 {
@@ -311,6 +326,35 @@ static void conclude(struct task *task, struct TRITONBACKEND_Response *response,
   expect_success(TRITONBACKEND_ResponseFactoryDelete(task->factory));
 }
 
+/* Makes all responses, and gives the request back before it sends the first. */
+static void serve_released(struct task *task)
+{
+  const struct knobs *knobs = &task->knobs;
+  struct TRITONBACKEND_Response *responses[MOST_EARLY] = {NULL};
+  const int count = knobs->count < MOST_EARLY ? knobs->count : MOST_EARLY;
+  bool cancelled = knobs->hold == HOLD_START && !gate_pass(&task->place, task_is_cancelled, task);
+  for (int number = 0; number < count; number++)
+    expect_success(make_response(task, number, &responses[number]));
+  uint64_t end_ns = now_ns();
+  expect_success(TRITONBACKEND_ModelInstanceReportStatistics(
+      task->instance, task->request, true, task->start_ns, task->start_ns, end_ns, end_ns));
+  expect_success(TRITONBACKEND_RequestRelease(task->request, TRITONSERVER_REQUEST_RELEASE_ALL));
+  task->request = NULL;
+  for (int number = 0; number < count; number++) {
+    if (!cancelled && knobs->hold == HOLD_RESPONSE && knobs->hold_at == number)
+      cancelled = !wait_at_gate(task_is_cancelled, task);
+    cancelled = cancelled || task_is_cancelled(task);
+    if (cancelled)
+      expect_success(TRITONBACKEND_ResponseDelete(responses[number]));
+    else
+      send(task, responses[number], NULL, 0);
+  }
+  struct TRITONBACKEND_Response *last = NULL;
+  Error *error = cancelled ? refuse(task, &last) : NULL;
+  send(task, last, error, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
+  expect_success(TRITONBACKEND_ResponseFactoryDelete(task->factory));
+}
+
 static void serve(struct task *task)
 {
   const struct knobs *knobs = &task->knobs;
@@ -318,6 +362,10 @@ static void serve(struct task *task)
   Error *error = NULL;
   bool cancelled = false;
 
+  if (knobs->release_early) {
+    serve_released(task);
+    return;
+  }
   if (knobs->hold == HOLD_START)
     cancelled = !gate_pass(&task->place, task_is_cancelled, task);
   for (int number = 0; number < knobs->count; number++) {
@@ -336,10 +384,8 @@ static void serve(struct task *task)
     response = NULL;
     error = NULL;
   }
-  if (cancelled) {
-    expect_success(TRITONBACKEND_ResponseNewFromFactory(&response, task->factory));
-    error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_CANCELLED, "tffitest: cancelled");
-  }
+  if (cancelled)
+    error = refuse(task, &response);
   conclude(task, response, error);
 }
 
