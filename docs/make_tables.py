@@ -143,6 +143,7 @@ OF_PYTHON = {
     "Inference.orphan": "internal",
     "Inference.deliver": "internal",
     "Inference.leave": "internal",
+    "Inference.end": "internal",
     "Inference.miss": "internal",
     "Inference.is_complete": "internal",
     "Inference.has": "internal",

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -40,11 +42,13 @@ def numbers(stream):
 
 
 @pytest.mark.parametrize("thread", [False, True])
-@pytest.mark.parametrize("order", ["final_first", "release_first"])
+@pytest.mark.parametrize("order", ["final_first", "release_first", "release_early"])
 @pytest.mark.parametrize("final", ["last", "bare"])
-@pytest.mark.parametrize("count", [1, 2, MANY])
+@pytest.mark.parametrize("count", [1, 2, 8, MANY])
 def test_all_responses_come_in_order(model, count, final, order, thread):
     """With the final flag on the last or alone, and the request released before or after."""
+    if order == "release_early" and count > 8:
+        pytest.skip("the test backend keeps no more than 8 responses")
     stream = model.stream(ask(count, final=final, order=order, thread=thread))
     assert numbers(stream) == list(range(count))
     assert numbers(stream) == []
@@ -188,9 +192,14 @@ def test_responses_of_an_abandoned_stream_are_not_kept(model, gate):
     assert counters()["buffers"] == before
 
 
-def test_cancel_ends_a_stream_with_an_error(model, gate):
-    """What the model sent before is read, then comes CancelledError, then the end."""
-    stream = model.stream(ask(MANY, hold="response", hold_at=2))
+@pytest.mark.parametrize("order", ["final_first", "release_first", "release_early"])
+@pytest.mark.parametrize("quiet", [False, True])
+def test_cancel_ends_a_stream_with_an_error(model, gate, order, quiet):
+    """What the model sent before is read, then comes CancelledError, then the end.
+
+    Also where the model has given the request back, or ends with no word of the cancel.
+    """
+    stream = model.stream(ask(8, hold="response", hold_at=2, order=order, quiet=quiet))
     gate.wait()
     assert not stream.is_cancelled()
     assert stream.cancel()
@@ -200,6 +209,75 @@ def test_cancel_ends_a_stream_with_an_error(model, gate):
         next(stream)
     assert list(stream) == []
     assert not stream.cancel()
+
+
+@pytest.mark.parametrize("read_first", [False, True])
+def test_an_error_of_the_model_s_own_is_the_last_one(model, gate, read_first):
+    """Nothing is added to it, where the end comes after a cancel."""
+
+    def read():
+        assert next(stream)["INDEX"].tolist() == [0]
+        with pytest.raises(InternalError, match="an error as asked for"):
+            next(stream)
+
+    stream = model.stream(ask(3, error_at=1, hold="response", hold_at=2, quiet=True))
+    gate.wait()
+    if read_first:
+        read()
+    assert stream.cancel()
+    if not read_first:
+        read()
+    assert list(stream) == []
+
+
+def test_a_stream_that_is_complete_stays_so(model, gate):
+    """Where the cancel comes between the final flag and the release of the request."""
+    stream = model.stream(ask(2, hold="between", final="bare"))
+    gate.wait()
+    assert stream.cancel()
+    gate.open()
+    assert numbers(stream) == [0, 1]
+
+
+@pytest.mark.parametrize("order", ["final_first", "release_early"])
+def test_cancel_ends_an_async_stream_with_an_error(model, gate, order):
+    """The same, where the model says nothing of it."""
+
+    async def read():
+        stream = model.async_stream(ask(8, hold="response", hold_at=2, order=order, quiet=True))
+        came = [int((await anext(stream))["INDEX"][0]) for _ in range(2)]
+        gate.wait()
+        assert stream.cancel()
+        with pytest.raises(CancelledError, match="model 'stream': the request was cancelled"):
+            await anext(stream)
+        return came, [response async for response in stream]
+
+    assert asyncio.run(read()) == ([0, 1], [])
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2])
+def test_a_cancelled_inference_is_not_complete_because_the_model_says_nothing(model, gate, sent):
+    """Whatever it has sent until then."""
+    inference = model.submit(ask(8, hold="response", hold_at=sent, quiet=True))
+    gate.wait()
+    assert inference.cancel()
+    with pytest.raises(CancelledError, match="model 'stream': the request was cancelled"):
+        inference.result()
+
+
+@pytest.mark.usefixtures("gate")
+def test_too_many_responses_cancel_a_request_that_was_given_back(model):
+    """The model stops at the next look, and does not come to the gate."""
+    stream = model.stream(
+        ask(8, hold="response", hold_at=4, order="release_early", quiet=True), max_pending=2
+    )
+    deadline = time.monotonic() + 30
+    while not stream._feed.is_over:
+        assert stream._feed.queue.wait(stream._feed, deadline)
+    assert [int(next(stream)["INDEX"][0]) for _ in range(2)] == [0, 1]
+    with pytest.raises(QueueFullError, match="more than 2 responses waited"):
+        next(stream)
+    assert list(stream) == []
 
 
 def test_timeout_ends_a_stream(model, gate):

@@ -273,7 +273,7 @@ class CompletionQueue:
                     inference.deliver(completion)
                 was_reached = False
             elif inference.is_complete():
-                inference.leave()
+                inference.end()
             elif completion.answered:
                 inference.note_answer()
             inference.wake()

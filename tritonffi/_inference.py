@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tritonffi._call import check_duration
 from tritonffi._closing import Unique
-from tritonffi._errors import ClosedError, InternalError, InvalidArgumentError, TritonError, anew
+from tritonffi._errors import (
+    CancelledError,
+    ClosedError,
+    InternalError,
+    InvalidArgumentError,
+    TritonError,
+    anew,
+)
 from tritonffi._native import lib
 from tritonffi._response import Response, read
 
@@ -50,6 +57,7 @@ class Inference(Unique):
     __slots__ = (
         "_arrived",
         "_count",
+        "_is_cut",
         "_outcomes",
         "_was_cancelled",
         "deadline",
@@ -131,7 +139,27 @@ class Inference(Unique):
 
     def outcome(self, completion: CData) -> Response | TritonError | None:
         """Read what there is to read of a completion."""
-        return read(completion, self.terms) if completion.has_response else None
+        if completion.has_response:
+            return read(completion, self.terms)
+        if completion.cancelled:
+            self._is_cut = True
+        return None
+
+    def end(self) -> None:
+        """Be over, with an error where a model has stopped for a cancel and not said so.
+
+        It has sent a final flag and nothing else, and what was there before looks complete.
+        """
+        if getattr(self, "_is_cut", False) and self._outcomes is not None and not self._failed():
+            self._outcomes.append(
+                CancelledError(f"model {self.model_name!r}: the request was cancelled")
+            )
+        self.leave()
+
+    def _failed(self) -> bool:
+        """Return whether the last thing that came is an error."""
+        outcomes = self._outcomes
+        return outcomes is not None and len(outcomes) > 0 and isinstance(outcomes[-1], TritonError)
 
     def note_answer(self) -> None:
         """Note that the last response is there, which has been taken, before it is over.
@@ -191,7 +219,7 @@ class Inference(Unique):
             if outcome is not None:
                 outcomes.append(outcome)
         if self._arrived == self._count:
-            self.leave()
+            self.end()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is over.

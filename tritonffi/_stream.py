@@ -43,7 +43,7 @@ class Feed(Inference):
         max_pending: How many responses may wait to be read; 0: any number.
     """
 
-    __slots__ = ("is_abandoned", "max_pending", "outcomes")
+    __slots__ = ("_was_error", "is_abandoned", "max_pending", "outcomes")
 
     is_usual = False
 
@@ -59,6 +59,7 @@ class Feed(Inference):
         self._outcomes = self.outcomes = deque[Response | TritonError]()
         self.is_abandoned = False
         self.max_pending = max_pending
+        self._was_error = False  # what was read last
 
     def outcome(self, completion: CData) -> Response | TritonError | None:
         """Read what there is to read of a completion; of an abandoned one only the end counts."""
@@ -71,12 +72,20 @@ class Feed(Inference):
             )
         return super().outcome(completion)
 
+    def _failed(self) -> bool:
+        """Return whether the last thing that came is an error; it may have been read since."""
+        try:
+            return self.is_abandoned or isinstance(self.outcomes[-1], TritonError)
+        except IndexError:
+            return self._was_error
+
     def take(self) -> Response | TritonError | None:
         """Return what is to be read next; None: nothing is there now."""
         try:
             outcome = self.outcomes.popleft()
         except IndexError:
             return None
+        self._was_error = isinstance(outcome, TritonError)
         if self.max_pending:
             lib.tffi_inference_consume(self.token)
         return outcome
