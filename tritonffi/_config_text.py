@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 #: Texts, words such as TYPE_FP32 or true, numbers, and messages.
 Value: TypeAlias = Union[str, int, float, "Message"]
@@ -84,7 +84,7 @@ def read_json(text: str) -> Message | None:
     """Read protobuf's JSON; None: it is none. What is returned is not to be changed."""
     try:
         data = json.loads(text, parse_int=integer)
-        return _message(data) if isinstance(data, dict) else None
+        return message_of(data) if isinstance(data, dict) else None
     except (ValueError, RecursionError):
         return None
 
@@ -280,7 +280,8 @@ def _meant(escape: re.Match[bytes]) -> bytes:
     return chr(code).encode("utf-8", "replace") if code <= sys.maxunicode else b"?"
 
 
-def _message(data: dict[str, object]) -> Message:
+def message_of(data: Mapping[str, object]) -> Message:
+    """Return what an object of JSON is as a message."""
     made: Message = {}
     for key, value in data.items():
         field = re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", key)
@@ -298,7 +299,7 @@ def _message(data: dict[str, object]) -> Message:
 
 def _value(value: object) -> Value:
     if isinstance(value, dict):
-        return _message(value)
+        return message_of(value)
     if isinstance(value, (str, int, float)):
         return value
     return ""  # null, or a list in a list, which protobuf does not take

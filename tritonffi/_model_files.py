@@ -33,6 +33,7 @@ from tritonffi._config_text import (
 )
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import InvalidArgumentError
+from tritonffi._steps import Flow, flow_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -296,6 +297,13 @@ def is_cached(folder: Path, config: str | None, *, variant: str = "") -> bool:
     with contextlib.suppress(OSError):
         return is_true(only(_config(folder, config, variant), "response_cache"), "enable")
     return False
+
+
+def flow_in(folder: Path, config: str | None, *, variant: str = "") -> Flow:
+    """Return how requests go through a model."""
+    with contextlib.suppress(OSError):
+        return flow_of(_config(folder, config, variant))
+    return Flow()
 
 
 def _config(folder: Path, config: str | None, variant: str) -> Message:

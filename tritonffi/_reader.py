@@ -11,6 +11,7 @@ from tritonffi._call import check, encode_name, json_object, out_bool
 from tritonffi._errors import InvalidArgumentError, TritonError
 from tritonffi._native import ffi, lib
 from tritonffi._spec import ModelSpec
+from tritonffi._steps import stuck_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,12 +130,14 @@ class ModelReader:
             )
         if spec.parts:
             parts = list(self._parts(spec, "", set()))
+            flows = {each.name: each.flow for each in (spec, *(part for part, _ in parts))}
             cached = ((cache, part.name) for part, cache in parts if cache and part.is_function)
             spec = dataclasses.replace(
                 spec,
                 passive=next((part.passive for part, _ in parts if part.passive), ""),
                 reruns=next((part.reruns for part, _ in parts if part.reruns), ""),
                 remembers=next(cached, None),
+                stuck=stuck_in(flows),
             )
         return spec
 

@@ -39,6 +39,7 @@ from tritonffi._errors import (
     UnavailableError,
     UnsupportedError,
 )
+from tritonffi._graph import check_graph
 from tritonffi._load_input import config_text, contents_of
 from tritonffi._loading import load_with
 from tritonffi._mending import dead_parts
@@ -47,11 +48,9 @@ from tritonffi._model_files import (
     check_model,
     check_parts,
     check_repositories,
-    is_cached,
     parts_of,
 )
 from tritonffi._native import lib
-from tritonffi._spec import remembered
 from tritonffi._waiting import seconds_left
 
 if TYPE_CHECKING:
@@ -200,36 +199,14 @@ def _check_files(
     parts = check_parts(folder, config, find, variant=variant)
     if config is not None:
         with _known_parts(lifecycle, name, parts_of(folder, config)) as known:
-            _check_graph(lifecycle, name, config, known)
+            check_graph(lifecycle, name, config, known, find)
     else:
         known = dict(lifecycle.parts)
         known.pop(name, None)
-        _check_graph(lifecycle, name, None, known)
+        check_graph(lifecycle, name, None, known, find)
     if parts:
         parts -= lifecycle.loaded(lifecycle.handle())
     return own | parts
-
-
-def _check_graph(
-    lifecycle: Lifecycle, name: str, config: str | None, known: Mapping[str, list[str]]
-) -> None:
-    """Refuse an ensemble that contains itself, and one with a cache that contains functions."""
-    variant = lifecycle.options.model_config_name
-    find = partial(_folders, lifecycle)
-    check_circles([name], find, known, variant=variant)
-    if not (
-        lifecycle.functions
-        and lifecycle.has_cache
-        and is_cached(_folder(lifecycle, name), config, variant=variant)
-    ):
-        return
-    # What others were given as their config counts as long as they are loaded.
-    loaded = lifecycle.loaded(lifecycle.handle()) | {name}
-    now = {model: parts for model, parts in known.items() if model in loaded}
-    parts = {*check_circles([name], find, now, variant=variant)} - {name}
-    functions = sorted(parts & lifecycle.functions.keys())
-    if functions:
-        raise remembered(name, functions[0])
 
 
 @contextmanager

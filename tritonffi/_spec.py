@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from tritonffi._bytes import format_shape
+from tritonffi._config_text import message_of
 from tritonffi._errors import InvalidArgumentError, UnsupportedError
+from tritonffi._steps import Flow, flow_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tritonffi._call import JSON
+    from tritonffi._steps import Stuck
 
 #: Of models that stand for Python callables.
 FUNCTION_BACKEND = "tritonffi"
@@ -74,6 +77,8 @@ class ModelSpec:
         is_iterative: Whether each request is a sequence of its own, which Triton ends.
         reruns: The model, this one or a part, that may run a request again and knows no end of
             sequences; empty: none.
+        flow: How requests go through it.
+        stuck: A step of it, or of a part, that Triton does not bear to be refused.
     """
 
     name: str
@@ -92,6 +97,8 @@ class ModelSpec:
     remembers: tuple[str, str] | None = None
     is_iterative: bool = False
     reruns: str = ""
+    flow: Flow = field(default_factory=Flow)
+    stuck: Stuck | None = None
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
     )
@@ -134,12 +141,13 @@ class ModelSpec:
             is_function=config.get("backend") == FUNCTION_BACKEND,
             is_iterative=is_iterative,
             reruns=name if is_iterative and not _knows_ends(config) else "",
+            flow=flow_of(message_of(config)),
         )
 
     def check_parts(self) -> None:
         """Refuse a model of which nothing would run, and one that answers for old functions.
 
-        With the first Triton crashes, or never answers.
+        With the first Triton crashes, or never answers; so it does with what is stuck.
         """
         if self.passive:
             part = f" its part {self.passive!r} has" if self.passive != self.name else " it has"
@@ -149,6 +157,8 @@ class ModelSpec:
             )
         if self.remembers is not None:
             raise remembered(*self.remembers)
+        if self.stuck is not None:
+            raise self.stuck.error()
 
     def check_sequence_end(self) -> None:
         """Refuse the end of a sequence where Triton would lose a request that is run again."""
