@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -86,13 +87,36 @@ def test_each_thread_that_runs_is_waited_for_until_it_has_slept_or_run_long(monk
         {1: 7, 2: 9, 3: 7, 4: 0},
         {3: 7, 4: 0},
     ]
-    monkeypatch.setattr(_rest, "_running", lambda: looks.pop(0))
+    monkeypatch.setattr(_rest, "_running", lambda _: looks.pop(0))
     _rest._wait_rest()
     assert looks == []
     looks[:] = [{1: 7}] * 1000
     monkeypatch.setattr(_rest, "_REST_S", 0.01)
     _rest._wait_rest()
     assert 0 < len(looks) < 999
+
+
+def test_only_those_that_ran_are_looked_at_again(monkeypatch):
+    """Hundreds of models have many hundreds of threads, and each look takes time itself."""
+    asked = []
+    looks = [{3: 7, 5: 7}, {5: 7}, {}]
+
+    def running(threads):
+        asked.append(set(threads))
+        return looks.pop(0)
+
+    monkeypatch.setattr(_rest, "_threads", lambda: {1, 2, 3, 4, 5})
+    monkeypatch.setattr(_rest, "_running", running)
+    _rest._wait_rest()
+    assert asked == [{1, 2, 3, 4, 5}, {3, 5}, {5}]
+
+
+def test_threads_of_python_do_not_count():
+    """Who waits is one of them; one that has ended does not run."""
+    this = threading.get_native_id()
+    assert this not in _rest._threads()
+    assert this in _rest._running([this])
+    assert _rest._running([2**22 + 1]) == {}  # more than the kernel gives
 
 
 def test_where_the_system_does_not_tell_what_runs_a_model_is_let_go_all_the_same(
@@ -134,13 +158,12 @@ def test_what_cannot_be_seen_is_waited_for_blindly(monkeypatch, error, waited, r
 def test_a_thread_that_cannot_be_read_has_not_ended(monkeypatch):
     """The last descriptor may go to another between the list of threads and the first of them."""
 
-    def fail(_):
+    def fail(*_, **__):
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr(_rest.threading, "enumerate", list)
-    monkeypatch.setattr(_rest.Path, "read_bytes", fail)
+    monkeypatch.setattr(_rest, "open", fail, raising=False)
     with pytest.raises(OSError, match="too many"):
-        _rest._running()
+        _rest._running([threading.get_native_id()])
 
 
 @pytest.mark.parametrize("count", [1, 3])

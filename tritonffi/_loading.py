@@ -281,8 +281,11 @@ def unload(
                 if dependents:  # but for what was loaded by its own name, as functions are
                     names |= made_of(server, name).keys() - lifecycle.functions.keys()
                 with lifecycle.showing(name):
-                    with lifecycle.letting_go(server, names, deadline - time.monotonic()):
-                        is_known = name in lifecycle.hidden or any(
+                    patience = deadline - time.monotonic()
+                    with lifecycle.letting_go(server, names, patience) as ready:
+                        # The index tells of all models, and takes longer with each.
+                        is_known = name in lifecycle.hidden or name in ready
+                        is_known = is_known or any(
                             entry["name"] == name for entry in lifecycle.known(server, name)
                         )
                         check(unload_model(server, native_name), context)

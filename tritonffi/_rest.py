@@ -17,10 +17,9 @@ import os
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tritonffi._call import encode_name, take_error
+from tritonffi._call import encode_name, keep, take_error
 from tritonffi._limits import check_threads
 from tritonffi._native import ffi, lib
 
@@ -37,6 +36,7 @@ _OTHERS_S = 1.0
 # algebra say, in the system's ticks of 10 ms; and how long one is waited for that gets no turn.
 _TICKS = 1
 _TASKS = "/proc/self/task"
+_LONGEST = 4096  # bytes of what it tells of a thread, of which one line has some hundreds
 _REST_S = 0.5
 _POLL_S = 0.0005
 # How long is waited instead where nobody tells what runs: a hundred times what a thread needs.
@@ -146,10 +146,11 @@ def _wait_asleep() -> None:
         OSError: The system does not tell.
     """
     until = time.monotonic() + _REST_S
-    begun = _running()
+    begun = _running(_threads())
     while begun and time.monotonic() < until:
         time.sleep(_POLL_S)
-        running = _running()
+        # Of the others none counts, and there may be hundreds.
+        running = _running(begun)
         begun = {
             thread: ticks
             for thread, ticks in begun.items()
@@ -157,18 +158,27 @@ def _wait_asleep() -> None:
         }
 
 
-def _running() -> dict[int, int]:
-    """Return the threads that run or could, but Python's, and for how long they have in ticks."""
+def _threads() -> set[int]:
+    """Return all threads but Python's."""
     pythons = {thread.native_id for thread in threading.enumerate()}
-    found = {}
     # Not by scandir, which warns where a signal handler raises before its end.
-    for number in map(int, os.listdir(_TASKS)):  # noqa: PTH208
-        if number in pythons:
-            continue
+    return set(map(int, os.listdir(_TASKS))) - pythons  # noqa: PTH208
+
+
+def _running(threads: Iterable[int]) -> dict[int, int]:
+    """Return which threads run or could, and for how long they have in ticks."""
+    found = {}
+    for number in threads:
+        # Each model has several threads: a Path would take longer than the rest.
+        opened: list[int] = []
         try:
-            text = Path(_TASKS, str(number), "stat").read_bytes()
+            keep(opened, os.open, f"{_TASKS}/{number}/stat", os.O_RDONLY)
+            text = os.read(opened[0], _LONGEST)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
         state, ticks = _read(text)
         if state == b"R":
             found[number] = ticks
