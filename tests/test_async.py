@@ -20,6 +20,7 @@ from tritonffi import (
     InvalidArgumentError,
     QueueFullError,
     Server,
+    UnsupportedError,
 )
 
 MANY = 200
@@ -456,4 +457,27 @@ def test_no_loop_no_stream(stream, call):
     assert str(caught.value) == (
         "server 'shared': no running event loop, in which the inference would be awaited: call "
         "this in a coroutine, or the method without async_ in its name"
+    )
+
+
+def test_a_loop_that_watches_no_descriptors_is_told_so(echo):
+    """As one of Windows, or of a GUI; nothing is left of the attempt."""
+
+    class Blind(asyncio.SelectorEventLoop):
+        def add_reader(self, *_):
+            raise NotImplementedError
+
+    before = queues(echo)
+    loop = Blind()
+    try:
+        with pytest.raises(UnsupportedError) as caught:
+            loop.run_until_complete(echo.async_infer({"INPUT0": [1.0]}))
+    finally:
+        loop.close()
+    assert queues(echo) == before
+    words = str(caught.value)
+    assert words.startswith("event loop <")
+    assert words.partition("> ")[2] == (
+        "has no add_reader, by which it would be told of responses: use another one, such as "
+        "asyncio.SelectorEventLoop, or the method without async_ in its name in a thread"
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tritonffi._closing import Unique
 from tritonffi._completion import CompletionQueue
-from tritonffi._errors import ClosedError, TritonError, anew
+from tritonffi._errors import ClosedError, TritonError, UnsupportedError, anew
 from tritonffi._inference import Inference
 from tritonffi._native import lib
 from tritonffi._response import Response
@@ -53,7 +53,15 @@ class LoopQueue(CompletionQueue):
         if self._descriptor < 0:
             super().close()
             raise OSError("no file descriptor for the completions of an event loop")
-        loop.add_reader(self._descriptor, self.drain)
+        try:
+            loop.add_reader(self._descriptor, self.drain)
+        except NotImplementedError as error:
+            super().close()
+            raise UnsupportedError(
+                f"event loop {loop!r} has no add_reader, by which it would be told of responses: "
+                "use another one, such as asyncio.SelectorEventLoop, or the method without async_ "
+                "in its name in a thread"
+            ) from error
 
     def is_left(self) -> bool:
         """Return whether the loop is closed."""
