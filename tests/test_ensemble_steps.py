@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from _functions import Held, identity, row
 
-from tritonffi import QueueFullError, Server, UnsupportedError
+from tritonffi import InvalidArgumentError, QueueFullError, Server, UnsupportedError
 from tritonffi._config_text import message_of, read_text
-from tritonffi._steps import flow_of, stuck_in
+from tritonffi._steps import flow_of, sequenced_in, stuck_in
 
 TENSOR = {"data_type": "TYPE_FP32", "dims": [-1]}
 BOUNDED = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 1}}}
@@ -259,3 +259,62 @@ def test_a_queue_that_is_full_in_a_chain_is_an_error_of_the_request(server, part
         assert all(inference.wait(30) for inference in pending)
         server.unload("whole")
     assert pending[0].result()["OUT"].tolist() == [[1]]
+
+
+SEQUENCED = {"sequence_batching": {}}
+NEEDS = (
+    "ensemble 'whole': the step of model 'full' may run beside 'free', and takes requests of "
+    "sequences alone: Triton would never answer another one, or end the process "
+    "(triton-inference-server/core#466); expected {}"
+).format
+
+
+@pytest.mark.parametrize(
+    ("steps", "config", "is_found"),
+    [
+        (CHAIN, SEQUENCED, False),
+        (BRANCHES, SEQUENCED, True),
+        (BRANCHES, {"sequence_batching": {"iterative_sequence": True}}, False),
+        (BRANCHES, BOUNDED, False),
+        ((("many", ["IN"], "m"), ("full", ["m"], "OUT")), SEQUENCED, True),
+    ],
+)
+def test_a_step_of_sequences_is_found_too(steps, config, is_found):
+    """Where it may run with others; iterative sequences begin by themselves."""
+    configs = {**PARTS, "full": config, "whole": whole(*steps)}
+    flows = {name: flow_of(message_of(config)) for name, config in configs.items()}
+    stuck = sequenced_in(flows)
+    assert (stuck is not None) == is_found
+    assert stuck is None or (stuck.ensemble, stuck.model) == ("whole", "full")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_request_of_no_sequence_is_refused_where_triton_would_not_answer(server, parts, order):
+    """Or crash, by the order of the steps; of whatever kind it is, and after one that was right."""
+    parts(identity, name="full", max_batch_size=4, config=SEQUENCED)
+    parts(identity, name="free", max_batch_size=4)
+    config = whole(*BRANCHES[::order], outputs=("OUT", "OTHER"), max_batch_size=4)
+    model = server.load("whole", config)
+    one, two = {"IN": row(1)}, {"IN": [[1.0], [2.0]]}
+    right = {"correlation_id": 7, "sequence_start": True}
+    try:
+        for call in (
+            lambda: model.infer(one),
+            lambda: model.infer(one, sequence_start=True),
+            lambda: model.submit(one, correlation_id=0),
+            lambda: next(model.stream(one)),
+            lambda: list(model.map([one, one])),
+            lambda: model.prepare(one).infer(one),
+        ):
+            with pytest.raises(InvalidArgumentError) as caught:
+                call()
+            assert str(caught.value) == NEEDS("a correlation_id")
+            assert model.infer(one, **right)["OTHER"].tolist() == [[1]]
+        with pytest.raises(InvalidArgumentError) as caught:
+            model.infer(two, **right)
+        assert str(caught.value) == NEEDS("a batch of 1, not 2, as there is in sequences")
+        with model.sequence() as sequence:
+            for end in (False, True):
+                assert sequence.infer(one, sequence_end=end)["OUT"].tolist() == [[1]]
+    finally:
+        server.unload("whole")

@@ -11,7 +11,7 @@ from tritonffi._call import check, encode_name, json_object, out_bool
 from tritonffi._errors import InvalidArgumentError, TritonError
 from tritonffi._native import ffi, lib
 from tritonffi._spec import ModelSpec
-from tritonffi._steps import stuck_in
+from tritonffi._steps import sequenced_in, stuck_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,6 +138,7 @@ class ModelReader:
                 reruns=next((part.reruns for part, _ in parts if part.reruns), ""),
                 remembers=next(cached, None),
                 stuck=stuck_in(flows),
+                sequenced=sequenced_in(flows),
             )
         return spec
 

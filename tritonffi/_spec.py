@@ -79,6 +79,7 @@ class ModelSpec:
             sequences; empty: none.
         flow: How requests go through it.
         stuck: A step of it, or of a part, that Triton does not bear to be refused.
+        sequenced: Likewise, one that takes none but requests of sequences.
     """
 
     name: str
@@ -99,6 +100,7 @@ class ModelSpec:
     reruns: str = ""
     flow: Flow = field(default_factory=Flow)
     stuck: Stuck | None = None
+    sequenced: Stuck | None = None
     _good_shapes: set[tuple[str, tuple[int, ...]]] = field(
         default_factory=set, repr=False, compare=False
     )
@@ -184,7 +186,9 @@ class ModelSpec:
         return [name for name, spec in self.inputs.items() if spec.shape.count(-1) > 1]
 
     def check_correlation_id(self, value: int | str) -> None:
-        """Refuse the id of a sequence that the model's input for it cannot hold."""
+        """Refuse the id of a sequence that the model cannot take, or none where it needs one."""
+        if self.sequenced is not None and value in (0, ""):
+            raise self.sequenced.refusal("a correlation_id")
         wanted = self.correlation_id_type
         if wanted is None or value in (0, ""):
             return
@@ -263,6 +267,8 @@ class ModelSpec:
             raise InvalidArgumentError(
                 f"model {self.name!r}, input {name!r}: the batch is empty, and Triton takes none"
             )
+        if self.sequenced is not None and self.max_batch_size > 0 and shape[0] > 1:
+            raise self.sequenced.refusal(f"a batch of 1, not {shape[0]}, as there is in sequences")
         if self.max_batch_size > 0 and shape[0] > self.max_batch_size:
             raise InvalidArgumentError(
                 f"model {self.name!r}, input {name!r}: expected a batch of at most "

@@ -18,7 +18,7 @@ from tritonffi._input import Raw
 from tritonffi._map import no_end
 from tritonffi._native import lib
 from tritonffi._request import Request, request_of
-from tritonffi._template import Template
+from tritonffi._template import SequencedTemplate, Template
 
 if TYPE_CHECKING:
     from collections import deque
@@ -279,7 +279,9 @@ class Starter:
         return template
 
     def _make(self, names: tuple[str, ...], home: list[Template]) -> Template:
-        return Template(self.spec(), self._version, names, home, self._changes)
+        spec = self.spec()
+        kind = Template if spec.sequenced is None else SequencedTemplate
+        return kind(spec, self._version, names, home, self._changes)
 
     def _refresh_for(self, template: Template | None) -> bool:
         """Read what the model takes and gives; return whether a template was made for just that.

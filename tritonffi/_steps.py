@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which steps of an ensemble may run beside others, and what Triton does not bear then.
 
-A step whose queue is full is refused by its model. Where another step of the same request is in
+A step whose queue is full is refused by its model, and so is one of a sequence that has not begun,
+or of no sequence. Where another step of the same request is in
 flight, Triton takes no note of that one's end any more: the request is never answered, nor given
 back, and the ensemble is never unloaded. Where another is about to begin with it, the process ends
 (`ScheduleSteps` in core's `ensemble_scheduler.cc`, triton-inference-server/core#466). In a chain
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tritonffi._config_text import is_true, items, messages, number, only, text_of, texts
-from tritonffi._errors import UnsupportedError
+from tritonffi._errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from tritonffi._config_text import Message
+
+_ISSUE = "triton-inference-server/core#466"
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,13 @@ class Flow:
         steps: Those of an ensemble; none of another model.
         is_bounded: Whether its queue may be full.
         is_decoupled: Whether a request may have any number of responses.
+        has_sequences: Whether it takes none but requests of sequences.
     """
 
     steps: tuple[Step, ...] = ()
     is_bounded: bool = False
     is_decoupled: bool = False
+    has_sequences: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Stuck:
 
     Attributes:
         ensemble: The ensemble that it is in.
-        model: The model that it asks, whose queue may be full.
+        model: The model that it asks, which may refuse it.
         other: The model of a step that may be in flight then.
         is_before: Whether that one comes before it, and is decoupled.
     """
@@ -68,18 +73,33 @@ class Stuck:
     other: str
     is_before: bool
 
-    def error(self) -> UnsupportedError:
-        """Return the error of the ensemble."""
+    @property
+    def _why(self) -> str:
         if self.is_before:
-            why = f"comes after {self.other!r}, which is decoupled and may go on"
+            where = f"comes after {self.other!r}, which is decoupled and may go on"
         else:
-            why = f"may run beside {self.other!r}"
+            where = f"may run beside {self.other!r}"
+        return f"the step of model {self.model!r} {where}"
+
+    def error(self) -> UnsupportedError:
+        """Return the error of the ensemble, where the queue may be full."""
         return UnsupportedError(
-            f"ensemble {self.ensemble!r}: config: 'ensemble_scheduling': the step of model "
-            f"{self.model!r} {why}, and its queue may be full ('max_queue_size'): Triton would "
-            "never answer the request then, or end the process "
-            f"(triton-inference-server/core#466); leave 'max_queue_size' of {self.model!r} out, or "
-            "have one step run at a time"
+            f"ensemble {self.ensemble!r}: config: 'ensemble_scheduling': {self._why}, and its "
+            "queue may be full ('max_queue_size'): Triton would never answer the request then, or "
+            f"end the process ({_ISSUE}); leave 'max_queue_size' of {self.model!r} out, or have "
+            "one step run at a time"
+        )
+
+    def refusal(self, expected: str) -> InvalidArgumentError:
+        """Return the error of a request that the step's model would refuse.
+
+        Args:
+            expected: What it takes.
+        """
+        return InvalidArgumentError(
+            f"ensemble {self.ensemble!r}: {self._why}, and takes requests of sequences alone: "
+            f"Triton would never answer another one, or end the process ({_ISSUE}); expected "
+            f"{expected}"
         )
 
 
@@ -96,25 +116,40 @@ def flow_of(config: Message) -> Flow:
     batching = only(config, "dynamic_batching")
     policies = [policy for _, policy in items(batching, "priority_queue_policy")]
     policies.append(only(batching, "default_queue_policy"))
+    sequences = only(config, "sequence_batching")
     return Flow(
         tuple(steps),
         any(number(policy, "max_queue_size") > 0 for policy in policies),
         is_true(only(config, "model_transaction_policy"), "decoupled"),
+        # Triton makes a sequence of each request where they are iterative.
+        "sequence_batching" in config and not is_true(sequences, "iterative_sequence"),
     )
 
 
 def stuck_in(flows: Mapping[str, Flow]) -> Stuck | None:
-    """Find a step that Triton does not bear to be refused.
+    """Find a step with a queue that may be full, which Triton does not bear.
 
     Args:
         flows: By name, of ensembles and all that they are made of. What is not known of is taken
             for a model without bounds.
     """
-    bounded = {name for name, flow in flows.items() if flow.is_bounded}
-    if bounded:
+    return _stuck_in(flows, {name for name, flow in flows.items() if flow.is_bounded})
+
+
+def sequenced_in(flows: Mapping[str, Flow]) -> Stuck | None:
+    """Find a step that takes none but requests of sequences, with others that Triton does not bear.
+
+    Args:
+        flows: As of `stuck_in`.
+    """
+    return _stuck_in(flows, {name for name, flow in flows.items() if flow.has_sequences})
+
+
+def _stuck_in(flows: Mapping[str, Flow], models: Collection[str]) -> Stuck | None:
+    if models:
         for name, flow in flows.items():
             for index, step in enumerate(flow.steps):
-                if step.model in bounded and (stuck := _stuck_at(name, index, flows)):
+                if step.model in models and (stuck := _stuck_at(name, index, flows)):
                     return stuck
     return None
 

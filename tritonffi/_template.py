@@ -443,6 +443,23 @@ class Template:
         native.out_count = native.labelled_count = 0
 
 
+class SequencedTemplate(Template):
+    """The C structs of requests to an ensemble that takes none without the id of a sequence."""
+
+    __slots__ = ()
+
+    def describe(
+        self,
+        inputs: Mapping[str, object],
+        request: Request | None = None,
+        pins: list[CData] | None = None,
+    ) -> list[CData]:
+        """Refuse a request that says nothing; so it is asked for each, and none is alike."""
+        if request is None:
+            self._spec.check_correlation_id(0)
+        return super().describe(inputs, request, pins)
+
+
 def _give_tokens(inferences: Sequence[Inference], tokens: CData, *, is_wanted: bool) -> None:
     """Give inferences what C wrote; without a token one is over, as Triton has not got it."""
     for inference, token in zip(inferences, ffi.unpack(tokens, len(inferences)), strict=True):
