@@ -17,10 +17,11 @@ import time
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union, cast
 
 from tritonffi._errors import InvalidArgumentError, TritonError, error_from_code
 from tritonffi._native import ffi, lib
+from tritonffi._numbers import plain, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -99,6 +100,28 @@ def string(pointer: CData) -> str:
     return text.decode("utf-8", "backslashreplace")
 
 
+def plain_text(text: str, what: str) -> str:
+    """
+    Return a text as a str of no class of its own, such as that of an enum.
+
+    Of another one Python makes paths, and texts in braces, with its own ``__str__``, while Triton
+    is told what it holds.
+
+    Raises:
+        TypeError: It is not a str. The message names `what`.
+    """
+    if type(text) is str:
+        return text
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
+    return str.__str__(text)
+
+
+def plain_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as a str of no class of its own; see `plain_text`."""
+    return str.__str__(os.fsdecode(path))
+
+
 def encode(text: str, what: str, *, errors: str = "strict") -> bytes:
     """
     Make a C string of a str.
@@ -109,8 +132,8 @@ def encode(text: str, what: str, *, errors: str = "strict") -> bytes:
         TypeError: It is not a str. The message names `what`.
         ValueError: It contains NUL, or cannot be UTF-8.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"{what} must be a str, not {type(text).__name__}")
+    if type(text) is not str:
+        text = plain_text(text, what)
     if "\0" in text:
         raise ValueError(f"{what} must not contain NUL: {text!r}")
     try:
@@ -156,7 +179,7 @@ def encode_path(path: str | os.PathLike[str], what: str) -> bytes:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"{what} must be a str or a path, not {type(path).__name__}")
-    encoded = os.fsencode(path)
+    encoded = os.fsencode(plain_path(path))
     if b"\0" in encoded:
         raise ValueError(f"{what} must not contain NUL: {os.fspath(path)!r}")
     return encoded
@@ -172,9 +195,9 @@ def expanded(path: str | os.PathLike[str], error: type[Exception], what: str = "
         what: Which argument it was, in front of the message.
     """
     try:
-        return Path(path).expanduser()
+        return Path(plain_path(path)).expanduser()
     except RuntimeError:
-        first = Path(path).parts[0]
+        first = Path(plain_path(path)).parts[0]
         raise error(f"{what}{path}: no home folder is known for {first}") from None
 
 
@@ -282,6 +305,7 @@ def _delete_parameters(made: list[CData]) -> None:
 def _add_parameter(made: list[CData], name: str, value: ParameterValue, what: str) -> None:
     c_name = encode(name, f"{what}: the name of a parameter")
     what = f"{what}: parameter {name!r}"
+    value = cast("ParameterValue", plain(value))
     if isinstance(value, bytes):
         # from_buffer and not a copy: `values` keeps the bytes alive for as long as this is used.
         new = lib.TRITONSERVER_ParameterBytesNew
@@ -294,7 +318,9 @@ def _add_parameter(made: list[CData], name: str, value: ParameterValue, what: st
         try:
             number = ffi.new("int64_t *", value)
         except OverflowError:
-            raise InvalidArgumentError(f"{what} does not fit into 64 bits: {value}") from None
+            raise InvalidArgumentError(
+                f"{what} does not fit into 64 bits: {shown(value)}"
+            ) from None
         _keep_parameter(made, c_name, "INT", number)
     elif isinstance(value, float):
         _keep_parameter(made, c_name, "DOUBLE", ffi.new("double *", value))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from tritonffi._call import encode, encode_name
+from tritonffi._call import encode, encode_name, plain_text
 from tritonffi._config_checks import check_config
 from tritonffi._config_text import read_json
 from tritonffi._errors import InvalidArgumentError, UnsupportedError
@@ -102,13 +102,14 @@ class FunctionConfig:
 
 def check_model_name(name: str) -> str:
     """
-    Return the name, if a model can have it: it becomes the name of a folder.
+    Return the name as a plain text, if a model can have it: it becomes the name of a folder.
 
     Raises:
         TypeError: It is not a str.
         InvalidArgumentError: It is empty, too long, or more than one plain component of a path.
     """
     encoded = encode_name(name)
+    name = plain_text(name, "a model name")
     if not name or name in (".", "..") or "/" in name or len(encoded) > _MAX_NAME:
         raise InvalidArgumentError(
             f"a model's name must be one plain component of a path, of 1 to {_MAX_NAME} bytes, "
@@ -134,7 +135,7 @@ def function_config(
         InvalidArgumentError: A name, data type, dimension or part of the config is impossible.
         UnsupportedError: The config asks for what function models do not do.
     """
-    check_model_name(name)
+    name = check_model_name(name)
     model = f"model {name!r}"
     if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int):
         raise TypeError(
@@ -256,9 +257,11 @@ def _entries(
         )
     entries: dict[str, dict[str, JSON]] = {}
     for name, declaration in declarations.items():
-        if not encode(name, f"{model}: the name of an {kind}"):
-            raise InvalidArgumentError(f"{model}: the name of an {kind} must not be empty")
-        entries[name] = {"name": name, **_entry(declaration, f"{model}, {kind} {name!r}")}
+        what = f"{model}: the name of an {kind}"
+        if not encode(name, what):
+            raise InvalidArgumentError(f"{what} must not be empty")
+        text = plain_text(name, what)
+        entries[text] = {"name": text, **_entry(declaration, f"{model}, {kind} {text!r}")}
     for more in _list(extra, kind, model):
         added = _dict(more, f"{kind}[]", model)
         entry = entries.get(str(added.get("name")))

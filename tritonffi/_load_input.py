@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from tritonffi._call import encode
+from tritonffi._call import encode, plain_text
 from tritonffi._errors import InvalidArgumentError
 
 Content: TypeAlias = "bytes | bytearray | memoryview"
@@ -53,6 +53,7 @@ def _relative(model: str, path: str) -> str:
     """Check the path of a file override: below the model's folder, as Triton writes paths."""
     what = f"model {model!r}, file {path!r}"
     encode(path, what)
+    path = plain_text(path, what)
     if path.startswith("file:"):
         raise InvalidArgumentError(f"{what}: the path goes without 'file:' in front")
     parts = path.split("/")
@@ -66,7 +67,7 @@ def _relative(model: str, path: str) -> str:
 
 
 def _bytes_of(model: str, path: str, content: Content) -> bytes:
-    if isinstance(content, bytes):
+    if type(content) is bytes:
         return content
     try:
         return memoryview(content).tobytes()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken for an integer, and how one is written in a message."""
+"""What is taken for a number, and how one is written in a message."""
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 # numpy counts spans of time among its integers. Taken as one it would lose its unit.
 _TIMES = (np.timedelta64, np.datetime64)
+_PLAIN = frozenset((bool, int, float, str))
 
 
 def is_integer(value: object) -> TypeIs[int | np.integer]:
@@ -26,10 +28,21 @@ def is_integer(value: object) -> TypeIs[int | np.integer]:
 
 
 def plain(value: object) -> object:
-    """Return what a scalar of numpy's is in Python; a time, or anything else, stays as it is."""
+    """
+    Return what a scalar of numpy's, or one of a class of its own, is in Python.
+
+    The members of enums are of such classes. What their methods say is not asked: ``str`` of one
+    may be its name, and a comparison may be anything. A time, or anything else, stays as it is.
+    """
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, np.generic) and not isinstance(value, _TIMES):
         return value.item()
-    return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__index__(value)
+    return float.__float__(value) if isinstance(value, float) else value
 
 
 def shown(number: object) -> str:
@@ -38,6 +51,24 @@ def shown(number: object) -> str:
         return str(number)
     except ValueError:
         return "a number of thousands of digits"
+
+
+def whole(value: object, what: str, wanted: str = "an int") -> int:
+    """Return an integer, of numpy's or of a class of its own, as one of Python's.
+
+    Args:
+        value: Whatever was given.
+        what: Which argument it is, for messages.
+        wanted: What it is to be, in those words.
+
+    Raises:
+        TypeError: It is no integer.
+    """
+    if type(value) is int:
+        return value
+    if not is_integer(value):
+        raise TypeError(f"{what} must be {wanted}, not {type(value).__name__}")
+    return operator.index(value)
 
 
 def check_whole(value: object, what: str, wanted: str = "an int") -> None:
@@ -52,7 +83,6 @@ def check_whole(value: object, what: str, wanted: str = "an int") -> None:
         TypeError: It is no integer.
         InvalidArgumentError: It is negative, or too large.
     """
-    if type(value) is not int and not is_integer(value):
-        raise TypeError(f"{what} must be {wanted}, not {type(value).__name__}")
-    if not 0 <= value < 2**64:
-        raise InvalidArgumentError(f"{what} must be between 0 and 2**64 - 1, not {shown(value)}")
+    number = value if type(value) is int else whole(value, what, wanted)
+    if not 0 <= number < 2**64:
+        raise InvalidArgumentError(f"{what} must be between 0 and 2**64 - 1, not {shown(number)}")

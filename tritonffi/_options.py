@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from tritonffi._call import check, encode, encode_path
+from tritonffi._call import check, encode, encode_path, plain_path, plain_text
 from tritonffi._enums import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
 from tritonffi._native import lib
-from tritonffi._numbers import shown
+from tritonffi._numbers import is_integer, plain, shown, whole
 
 if TYPE_CHECKING:
     from enum import IntEnum
@@ -112,12 +112,13 @@ def _path_of(value: object, what: str) -> bytes:
 
 
 def _int_of(value: object, what: str, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_integer(value):
         raise _wrong(what, "an int", value)
-    if not low <= value <= high:
-        message = f"{what} must be between {low} and {high}, not {shown(value)}"
+    number = whole(value, what)
+    if not low <= number <= high:
+        message = f"{what} must be between {low} and {high}, not {shown(number)}"
         raise ValueError(message)
-    return value
+    return number
 
 
 def _float_of(value: object, what: str) -> float:
@@ -245,10 +246,11 @@ def _settings_by_name(value: object, what: str) -> Iterator[tuple[bytes, bytes, 
     for name, settings in _mapping_of(value, what).items():
         for key, setting in _mapping_of(settings, f"{what}[{name!r}]").items():
             where = f"{what}[{name!r}][{key!r}]"
-            if isinstance(setting, bool):
-                text = str(setting).lower()
-            elif isinstance(setting, (int, float)):
-                text = str(setting)
+            said = plain(setting)
+            if isinstance(said, bool):
+                text = str(said).lower()
+            elif isinstance(said, (int, float)):
+                text = str(said)
             else:
                 text = _text_of(setting, where).decode()
             yield (_text_of(name, what), _text_of(key, where), encode(text, where))
@@ -454,6 +456,13 @@ class ServerOptions:
         """Refuses wrong types and values now, before anything has been started."""
         for _ in self.calls():
             pass
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, str):
+                object.__setattr__(self, field.name, plain_text(value, field.name))
+        names = [plain_text(name, "startup_models") for name in self.startup_models]
+        if any(a is not b for a, b in zip(names, self.startup_models, strict=True)):
+            object.__setattr__(self, "startup_models", names)
 
     def calls(self) -> Iterator[tuple[str, Arguments, str]]:
         """Every call that these options come to: the C setter, its arguments, what they are."""
@@ -469,7 +478,7 @@ class ServerOptions:
         # Not resolve(): what a link points to may change, and is the user's business.
         return [
             item if "://" in item else os.path.abspath(item)  # noqa: PTH100
-            for item in map(os.fsdecode, items)  # a path's own form may be bytes
+            for item in map(plain_path, items)  # a path's own form may be bytes
         ]
 
     def apply(self, options: object) -> None:

@@ -26,6 +26,8 @@ from tritonffi._call import (
     interruptible,
     out_bool,
     parameters,
+    plain_path,
+    plain_text,
 )
 from tritonffi._config_checks import check_config
 from tritonffi._config_text import read_json
@@ -364,16 +366,12 @@ def register(
             f"{context}: name_mapping must be a mapping, not {type(name_mapping).__name__}"
         )
     for folder, model in (name_mapping or {}).items():
-        if not isinstance(model, str):
-            raise TypeError(
-                f"{context}: the model name for folder {folder!r} must be a str, "
-                f"not {type(model).__name__}"
-            )
+        model = plain_text(model, f"{context}: the model name for folder {folder!r}")  # noqa: PLW2901
         if not model.strip() or "/" in model or model in (".", ".."):
             raise InvalidArgumentError(f"{context}: not a name for a model: {model!r}")
         if _folders(lifecycle, model) or (lifecycle.repository / model).is_dir():
             raise AlreadyExistsError(f"{context}: the name {model!r} is another model's already")
-        names[folder] = model
+        names[plain_text(folder, f"{context}: a folder")] = model
     with lifecycle.use():
         server = lifecycle.handle()
         # A server that started in spite of errors may have no repository manager.
@@ -442,7 +440,7 @@ def _folders(lifecycle: Lifecycle, name: str) -> list[pathlib.Path]:
 def _place(path: str | os.PathLike[str]) -> str:
     """Return a path as Triton compares it: absolute, but with its links; a URL as it is."""
     encode_path(path, "a model repository")
-    text = os.fspath(path)
+    text = plain_path(path)
     return text if "://" in text else os.path.abspath(text)  # noqa: PTH100
 
 

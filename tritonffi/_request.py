@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 #: or a `Raw` alone.
 Inputs: TypeAlias = "Mapping[str, object] | Raw"
 
-_INT64 = range(-(2**63), 2**63)
 _LONGEST_CORRELATION_ID = 128
 
 
@@ -167,7 +166,7 @@ def parameter_entries(
         if isinstance(said, bool):
             entry |= {"type": int(ParameterType.BOOL), "integer": int(said)}
         elif isinstance(said, int):
-            if said not in _INT64:
+            if not -(2**63) <= said < 2**63:
                 raise InvalidArgumentError(f"{where} does not fit into 64 bits: {shown(said)}")
             entry |= {"type": int(ParameterType.INT), "integer": said}
         elif isinstance(said, float):

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tritonffi import _library, _load_input, _loading, _repository
-from tritonffi._call import check_duration, json_object, out_bool
+from tritonffi._call import check_duration, json_object, out_bool, plain_text
 from tritonffi._closing import Closing
 from tritonffi._enums import ModelControlMode
 from tritonffi._errors import (
@@ -31,6 +31,7 @@ from tritonffi._metrics import metrics_text
 from tritonffi._metrics_text import parse_metrics
 from tritonffi._model import Model
 from tritonffi._native import lib
+from tritonffi._numbers import shown, whole
 from tritonffi._options import ServerOptions
 from tritonffi._statistics import read_statistics
 from tritonffi._waiting import seconds_left
@@ -210,11 +211,11 @@ class Server(Closing):
             name: The model's name.
             version: -1 is the latest, whichever that is when a request is made.
         """
-        if isinstance(version, bool) or not isinstance(version, int):
-            raise TypeError(f"version must be an int, not {type(version).__name__}")
+        version = whole(version, "version")
         if version != _LATEST and not 0 <= version <= _LAST:
-            raise InvalidArgumentError(f"version must be between 0 and 2**63 - 1, or -1: {version}")
-        return Model(self, self._lifecycle, name, version)
+            text = f"version must be between 0 and 2**63 - 1, or -1: {shown(version)}"
+            raise InvalidArgumentError(text)
+        return Model(self, self._lifecycle, plain_text(name, "a model name"), version)
 
     def statistics(self) -> ServerStatistics:
         """Return Triton's counts of all models that are ready, by name.
@@ -278,7 +279,7 @@ class Server(Closing):
         C: ``TRITONSERVER_ServerLoadModel``, ``TRITONSERVER_ServerLoadModelWithParameters``
         """
         check_duration(timeout, "timeout")
-        check_model_name(name)
+        name = check_model_name(name)
         _repository.load(self._lifecycle, name, config, files, timeout)
         return self.model(name)
 
@@ -298,6 +299,7 @@ class Server(Closing):
         C: ``TRITONSERVER_ServerUnloadModel``, ``TRITONSERVER_ServerUnloadModelAndDependents``
         """
         check_duration(timeout, "timeout")
+        name = plain_text(name, "a model name")
         _loading.unload(self._lifecycle, name, dependents=dependents, timeout=timeout)
 
     def poll(self, *, timeout: float | None = None) -> None:
@@ -417,7 +419,7 @@ class Server(Closing):
                 f"not {self.options.model_control_mode.name}"
             )
         check_duration(timeout, "timeout")
-        check_model_name(name)
+        name = check_model_name(name)
         if _repository.is_in_repositories(self._lifecycle, name):
             raise AlreadyExistsError(f"model {name!r} is in a model repository")
         model = FunctionModel(

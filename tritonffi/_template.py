@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tritonffi._call import encode, encode_name, take_error
+from tritonffi._call import encode, encode_name, plain_text, take_error
 from tritonffi._enums import DataType, RequestFlag
 from tritonffi._errors import InvalidArgumentError, TritonError, note
 from tritonffi._native import ffi, lib
@@ -394,8 +394,10 @@ class Template:
 
         spec.check_output_names(request.outputs)
         parameters = parameter_entries(request.parameters, f"model {spec.name!r}", text)
-        if request.request_id != "":
-            native.request_id = text(request.request_id, "request_id")
+        given = request.request_id  # which comes back: as a plain text
+        request_id = given if type(given) is str else plain_text(given, "request_id")
+        if request_id:
+            native.request_id = text(request_id, "request_id")
         if isinstance(request.correlation_id, str):
             native.correlation_text = text(request.correlation_id, "correlation_id")
         else:
@@ -431,7 +433,7 @@ class Template:
             keep.append(array)
             native.parameters = array
             native.parameter_count = len(parameters)
-        self.terms = Terms(spec.name, request.request_id, request.timeout, wanted)
+        self.terms = Terms(spec.name, request_id, request.timeout, wanted)
         return keep
 
     def _clear_extra(self) -> None:
