@@ -6,8 +6,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tritonffi import InvalidArgumentError, Request, ServerOptions, TritonError, memory_pool
+from tritonffi import (
+    Chunks,
+    InvalidArgumentError,
+    LogSettings,
+    RateLimiterResource,
+    Request,
+    ServerOptions,
+    Trace,
+    TritonError,
+    memory_pool,
+)
+from tritonffi._function_config import function_config
 
+ONE = {"INPUT0": [1.0]}
+FP32 = {"y": ("FP32", [-1])}
 SPAN = np.timedelta64(5, "ns")
 DAY = np.datetime64("2020-01-01", "ns")
 LONGER = 10**5000  # than Python writes
@@ -72,6 +85,59 @@ def test_integers_of_numpy_are_taken(echo, kind):
     """As those of Python."""
     response = echo.infer({"INPUT0": [1.0]}, priority=kind(0), parameters={"p": kind(7)})
     assert response.parameters["p"] == 7
+
+
+WHOLE = [
+    pytest.param(lambda server, value: server.model("echo", value).version, id="version"),
+    pytest.param(
+        lambda server, value: ServerOptions(log_verbose=value).log_verbose, id="log_verbose"
+    ),
+    pytest.param(
+        lambda _, value: ServerOptions(rate_limiter_resources=[RateLimiterResource("r", value)]),
+        id="count",
+    ),
+    pytest.param(lambda _, value: LogSettings(verbose=value), id="verbose"),
+    pytest.param(lambda _, value: Trace(parent_id=value).close(), id="parent_id"),
+    pytest.param(lambda _, value: Trace(value).close(), id="level"),
+    pytest.param(
+        lambda server, value: list(server.model("echo").map([ONE] * 2, in_flight=value)),
+        id="in_flight",
+    ),
+    pytest.param(
+        lambda server, value: list(server.model("echo").stream(ONE, max_pending=value)),
+        id="max_pending",
+    ),
+    pytest.param(lambda _, value: Chunks([b"abcd"], shape=[value]), id="shape of Chunks"),
+    pytest.param(
+        lambda _, value: function_config("m", {"x": ("FP32", [value])}, FP32, 0, None), id="dims"
+    ),
+    pytest.param(
+        lambda _, value: function_config("m", FP32, FP32, value, None), id="max_batch_size"
+    ),
+]
+
+
+@pytest.mark.parametrize("take", WHOLE)
+def test_whole_numbers_are_alike_everywhere(server, take):
+    """Those of numpy are taken, and a truth value is none."""
+    take(server, np.int16(1))
+    for value in (True, np.True_, 1.0, np.float64(1), "1"):
+        with pytest.raises(
+            TypeError, match=r"(must be (an int|ints|a TraceLevel)|is ints).*, not "
+        ):
+            take(server, value)
+
+
+def test_integers_of_numpy_become_those_of_python(server):
+    """Where they are kept."""
+    made = function_config("m", {"x": ("FP32", [np.int8(-1), np.int64(3)])}, FP32, np.uint8(4), {})
+    assert made.config["max_batch_size"] == 4
+    assert made.inputs[0].shape == (-1, 3)
+    kept = [made.config["max_batch_size"], *made.inputs[0].shape]
+    kept.append(server.model("echo", np.int64(1)).version)
+    assert {type(number) for number in kept} == {int}
+    calls = ServerOptions(cuda_memory_pool_byte_size={np.int32(0): np.int64(64)}).calls()
+    assert [made for setter, made, _ in calls if "CudaMemoryPool" in setter] == [(0, 64)]
 
 
 @pytest.mark.parametrize("value", [*LONG, float("inf"), float("nan"), -1])

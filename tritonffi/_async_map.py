@@ -157,7 +157,7 @@ class AsyncResponseMap(Unique, AsyncIterator[T_co]):
         return_errors: bool,
     ) -> None:
         """Leave this to `Model.async_map`."""
-        check_in_flight(in_flight)
+        in_flight = check_in_flight(in_flight)
         self._queue = queue_here(lifecycle)
         self._submit = submit
         self._source: Iterator[Inputs | Request] | None = None

@@ -9,7 +9,6 @@ parse Triton says little, and to the terminal.
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -18,6 +17,7 @@ from tritonffi._call import encode, encode_name, plain_text
 from tritonffi._config_checks import check_config
 from tritonffi._config_text import read_json
 from tritonffi._errors import InvalidArgumentError, UnsupportedError
+from tritonffi._numbers import shown, whole
 from tritonffi._spec import FUNCTION_BACKEND
 from tritonffi._tensor import element_type
 
@@ -137,13 +137,10 @@ def function_config(
     """
     name = check_model_name(name)
     model = f"model {name!r}"
-    if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int):
-        raise TypeError(
-            f"{model}: max_batch_size must be an int, not {type(max_batch_size).__name__}"
-        )
+    max_batch_size = whole(max_batch_size, f"{model}: max_batch_size")
     if not 0 <= max_batch_size <= _MAX_INT32:
         raise InvalidArgumentError(
-            f"{model}: max_batch_size must be 0 to {_MAX_INT32}, not {max_batch_size}"
+            f"{model}: max_batch_size must be 0 to {_MAX_INT32}, not {shown(max_batch_size)}"
         )
     extra = _checked(config, model)
     _check_decoupled(extra, decoupled, model)
@@ -290,10 +287,7 @@ def _entry(declaration: object, what: str) -> dict[str, JSON]:
         row = element_type(datatype)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{what}: {error}") from None
-    try:
-        sizes = [operator.index(size) for size in dims]
-    except TypeError:
-        raise TypeError(f"{what}: dimensions must be ints, not {dims!r}") from None
+    sizes = [whole(size, f"{what}: dimensions", "ints") for size in dims]
     if not sizes:
         raise InvalidArgumentError(f"{what}: Triton has no tensors without dimensions; take [1]")
     if any(size < -1 or size == 0 for size in sizes):

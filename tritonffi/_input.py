@@ -8,7 +8,6 @@ other values, which is nearly all, are `_tensor`'s.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +20,7 @@ from tritonffi._errors import InvalidArgumentError, counted
 from tritonffi._lent import borrow, is_elsewhere
 from tritonffi._lists import ARRAY_PROTOCOLS, offers
 from tritonffi._native import ffi
+from tritonffi._numbers import whole
 from tritonffi._tensor import element_type, to_tensor
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def pieces_of(value: object, spec: TensorSpec, what: str, *, batching: bool) -> 
 def _shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return a shape that is one, and fits into Triton's 64 bits."""
     try:
-        sizes = tuple(map(operator.index, shape))
+        sizes = tuple(whole(size, "a size") for size in shape)
     except TypeError:
         raise TypeError(f"Chunks: a shape is ints, not {shape!r}") from None
     if not all(0 <= size < _TOO_LONG for size in sizes):

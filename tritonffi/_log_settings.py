@@ -19,6 +19,7 @@ from tritonffi._enums import LogFormat, LogLevel
 from tritonffi._errors import TritonError, UnavailableError
 from tritonffi._log import capture, options_of_nobody, set_log_file
 from tritonffi._native import lib
+from tritonffi._numbers import shown, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,10 +59,9 @@ class LogSettings:
         for name in ("info", "warn", "error"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be a bool, not {type(getattr(self, name)).__name__}")
-        if isinstance(self.verbose, bool) or not isinstance(self.verbose, int):
-            raise TypeError(f"verbose must be an int, not {type(self.verbose).__name__}")
-        if not 0 <= self.verbose < 1 << 31:
-            raise ValueError(f"verbose must be between 0 and {(1 << 31) - 1}, not {self.verbose}")
+        verbose = whole(self.verbose, "verbose")
+        if not 0 <= verbose < 1 << 31:
+            raise ValueError(f"verbose must be between 0 and {(1 << 31) - 1}, not {shown(verbose)}")
         if not isinstance(self.format, LogFormat):
             raise TypeError(f"format must be a LogFormat, not {type(self.format).__name__}")
         if self.file is not None:

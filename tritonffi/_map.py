@@ -21,6 +21,7 @@ from tritonffi._closing import Closing
 from tritonffi._completion import CompletionQueue
 from tritonffi._errors import InvalidArgumentError, TritonError, check_keywords
 from tritonffi._inference import Inference
+from tritonffi._numbers import shown, whole
 from tritonffi._request import RequestKeywords
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class ResponseMap(Closing, Iterator[T_co]):
         return_errors: bool,
     ) -> None:
         """Leave this to `Model.map`."""
-        check_in_flight(in_flight)
+        in_flight = check_in_flight(in_flight)
         self._submit = submit
         self._source: Iterator[Inputs | Request] | None = iter(items)
         self._in_flight = in_flight
@@ -492,9 +493,8 @@ def check_map(items: object, keywords: RequestKeywords, what: str) -> None:
         )
 
 
-def check_in_flight(value: int) -> None:
+def check_in_flight(value: int) -> int:
     """Refuse what is no number of inferences."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"in_flight must be an int, not {type(value).__name__}")
-    if not 1 <= value <= sys.maxsize:
-        raise InvalidArgumentError(f"in_flight must be between 1 and 2**63 - 1, not {value}")
+    if not 1 <= (value := whole(value, "in_flight")) <= sys.maxsize:
+        raise InvalidArgumentError(f"in_flight must be between 1 and 2**63 - 1, not {shown(value)}")
+    return value

@@ -20,6 +20,7 @@ from tritonffi._completion import CompletionQueue
 from tritonffi._errors import InvalidArgumentError, QueueFullError, TritonError, anew
 from tritonffi._inference import Inference
 from tritonffi._native import lib
+from tritonffi._numbers import shown, whole
 from tritonffi._response import Response
 
 if TYPE_CHECKING:
@@ -229,8 +230,9 @@ def check_max_pending(value: int | None) -> int:
     """Refuse what is no bound; None becomes 0, which is none."""
     if value is None:
         return 0
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"max_pending must be an int or None, not {type(value).__name__}")
+    value = whole(value, "max_pending", "an int or None")
     if not 1 <= value <= _UINT32_MAX:
-        raise InvalidArgumentError(f"max_pending must be between 1 and {_UINT32_MAX}, not {value}")
+        raise InvalidArgumentError(
+            f"max_pending must be between 1 and {_UINT32_MAX}, not {shown(value)}"
+        )
     return value

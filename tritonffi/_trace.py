@@ -19,6 +19,7 @@ from tritonffi._closing import Closing
 from tritonffi._enums import TraceLevel
 from tritonffi._errors import ClosedError, InvalidArgumentError
 from tritonffi._native import ffi, lib
+from tritonffi._numbers import check_whole, shown, whole
 from tritonffi._trace_record import Family, TraceRecord, write_chrome
 
 if TYPE_CHECKING:
@@ -82,10 +83,7 @@ class Trace(Closing):
             ("max_activities", max_activities),
             ("max_tensor_bytes", max_tensor_bytes),
         ):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-            if not 0 <= value <= _UINT64_MAX:
-                raise InvalidArgumentError(f"{name} must be between 0 and 2**64 - 1, not {value}")
+            check_whole(value, name)
         text = _context(context)
         owner = _owner()
         check(
@@ -156,10 +154,8 @@ class Trace(Closing):
         """
         if timestamp_ns is None:
             timestamp_ns = time.monotonic_ns()
-        elif isinstance(timestamp_ns, bool) or not isinstance(timestamp_ns, int):
-            raise TypeError(f"timestamp_ns must be an int, not {type(timestamp_ns).__name__}")
-        elif not 0 <= timestamp_ns <= _UINT64_MAX:
-            raise InvalidArgumentError(f"timestamp_ns is no time: {timestamp_ns}")
+        elif not 0 <= whole(timestamp_ns, "timestamp_ns") <= _UINT64_MAX:
+            raise InvalidArgumentError(f"timestamp_ns is no time: {shown(timestamp_ns)}")
         reported = ffi.new("bool *")
         text = encode(name, "the name of an activity")
         check(lib.tffi_trace_report(self.native, timestamp_ns, text, reported), f"trace {self._id}")
@@ -284,9 +280,7 @@ def chrome_trace(traces: Iterable[Trace | TraceRecord]) -> str:
 
 
 def _level(level: object) -> TraceLevel:
-    if isinstance(level, bool) or not isinstance(level, int):
-        raise TypeError(f"level must be a TraceLevel, not {type(level).__name__}")
-    bits = int(level)
+    bits = whole(level, "level", "a TraceLevel")
     old = int(TraceLevel.MIN | TraceLevel.MAX)
     if bits & old:
         bits = bits & ~old | int(TraceLevel.TIMESTAMPS)
