@@ -8,6 +8,7 @@ import inspect
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tritonffi import (
@@ -90,6 +91,12 @@ def test_the_two_options_that_triton_leaves_unset_are_always_set():
         ),
         ("host_policy", {"p": {"numa-node": "0"}}, "SetHostPolicy", [(b"p", b"numa-node", b"0")]),
         ("metrics_config", {"": {"a": "b"}}, "SetMetricsConfig", [(b"", b"a", b"b")]),
+        (
+            "metrics_config",
+            {"a": {"counter_latencies": False}},  # of no group that Triton knows
+            "SetMetricsConfig",
+            [(b"a", b"counter_latencies", b"false")],
+        ),
         (
             "model_load_device_limits",
             [ModelLoadDeviceLimit(InstanceGroupKind.GPU, 0, 0.5)],
@@ -208,6 +215,14 @@ def test_paths_mean_what_they_mean_at_the_start(library, tmp_path, monkeypatch):
     assert {name: getattr(options, name) for name in names} == {
         name: str(tmp_path / name) for name in names
     }
+
+
+@pytest.mark.parametrize("value", [False, "false", np.False_])
+def test_counters_that_would_stay_at_0_are_refused(value):
+    """Without those of latencies Triton counts nothing at all."""
+    words = r"^option metrics_config\[''\]\['counter_latencies'\] must not be false: all counters"
+    with pytest.raises(ValueError, match=words):
+        ServerOptions(metrics_config={"": {"summary_latencies": True, "counter_latencies": value}})
 
 
 def test_every_option_can_be_applied(tmp_path):

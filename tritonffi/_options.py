@@ -275,6 +275,13 @@ def _settings_within(limits: Mapping[tuple[str, str], int]) -> Convert:
 
 def _metrics_settings(value: object, what: str) -> Iterator[Arguments]:
     for name, key, text in _settings_by_name(value, what):
+        if (name, key, text) == (b"", b"counter_latencies", b"false"):
+            message = (
+                f"{what}['']['counter_latencies'] must not be false: all counters of models would "
+                "stay at 0, those of requests and inferences too "
+                "(triton-inference-server/server#8125)"
+            )
+            raise ValueError(message)
         if key == b"summary_quantiles":
             said = text.decode()
             for number in _DECIMAL.findall(said):
