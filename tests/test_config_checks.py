@@ -78,8 +78,19 @@ REFUSED = {
     "warm-up of nothing": (warm_up(), "input 'INPUT0': expected zero_data, random_data or"),
     "warm-up of any size": (warm_up(dims=[-1], zero_data=True), "dims: [-1]: expected sizes"),
     "warm-up rows": (warm_up(10**6 + 1, zero_data=True), "batch_size: 1000001: expected at most"),
+    "warm-up rows of a batch": (
+        warm_up(3, zero_data=True),
+        "model_warmup 'w': batch_size: 3: expected at most 2: max_batch_size is 2, at which",
+    ),
+    "warm-up rows without a batch": (
+        {**warm_up(2, zero_data=True), "max_batch_size": 0},
+        "model_warmup 'w': batch_size: 2: expected at most 1: max_batch_size is 0, at which",
+    ),
     "warm-up rows read": (
-        warm_up(10**6, dims=[0], data_type="TYPE_STRING", input_data_file="large"),
+        {
+            **warm_up(10**6, dims=[0], data_type="TYPE_STRING", input_data_file="large"),
+            "max_batch_size": 10**6,
+        },
         "input 'INPUT0': 100000000000000 bytes: expected at most",
     ),
     "zeros": (warm_up(dims=[2**40], zero_data=True), f"{2**42} bytes: expected at most the"),
@@ -147,6 +158,8 @@ PASSES = {
     "no labels": labels(""),
     "warm-up": warm_up(input_data_file="four"),
     "warm-up of texts": warm_up(data_type="TYPE_STRING", dims=[9], input_data_file="four"),
+    "warm-up of a whole batch": warm_up(2, zero_data=True),
+    "warm-up of one row": {**warm_up(zero_data=True), "max_batch_size": 0},
     "warm-up of no rows": warm_up(0, dims=[-1], input_data_file="gone"),
     "warm-up of no elements": warm_up(dims=[0, 2**62], zero_data=True),
     "state": state(initial(data_file="four"), dims=[-1]),
@@ -306,6 +319,11 @@ def test_json_may_spell_a_data_type_as_protobuf_takes_it(spelling):
     check_config(good, "m", None)
     with pytest.raises(InvalidArgumentError, match=f"{2**44} bytes: expected at most the {ROOM}"):
         check_config(large, "m", None)
+
+
+def test_what_a_backend_may_complete_is_not_known():
+    """Where the config says no `max_batch_size`, a warm-up may have more than one row."""
+    check_config(read_json(json.dumps(warm_up(4, zero_data=True))) or {}, "m", None)
 
 
 def test_where_an_agent_puts_the_files_nobody_knows(folder):

@@ -169,6 +169,11 @@ def test_a_name_that_is_no_text_is_refused():
         ({"config": {"instance_group": [{"count": 0}]}}, InvalidArgumentError, "at least 1"),
         ({"config": {"parameters": []}}, TypeError, "'parameters' must be a dict"),
         (
+            {"config": {"model_warmup": [{"name": "w", "batch_size": 2}]}},
+            InvalidArgumentError,
+            "model_warmup 'w': batch_size: 2: expected at most 1: max_batch_size is 0",
+        ),
+        (
             {"config": {"model_warmup": [{"batch_size": "1"}]}},
             TypeError,
             "batch_size and count must be ints, not '1'",

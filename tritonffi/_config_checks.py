@@ -239,6 +239,14 @@ class _Check:
         requests = number(sample, "batch_size")
         if requests <= 0:  # Triton passes it over
             return
+        if "max_batch_size" in self.config:  # or else the backend may complete it
+            most = number(self.config, "max_batch_size")
+            if requests > max(1, most):
+                raise self._wrong(
+                    f"{where}: batch_size: {requests}",
+                    f"expected at most {max(1, most)}: max_batch_size is {most}, at which Triton "
+                    "does not look in a warm-up",
+                )
         for field, count in (("batch_size", requests), ("count", number(sample, "count"))):
             if count > MOST_SAMPLE_REQUESTS:
                 raise self._wrong(
