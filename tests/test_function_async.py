@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -348,3 +349,19 @@ def test_the_result_is_checked(load):
 
     with pytest.raises((InternalError, InvalidArgumentError), match="lacks 'y'"):
         load(wrong).infer({"x": [1.0]})
+
+
+class Old:
+    """An object that is called by a coroutine of the old kind."""
+
+    @types.coroutine
+    def __call__(self, x):
+        """Be one."""
+        yield
+
+
+@pytest.mark.parametrize("given", [Old, Old(), functools.partial(Old.__call__, None)])
+def test_coroutines_of_generators_are_refused(load, given):
+    """They look like generator functions, which are decoupled models, and are none."""
+    with pytest.raises(TypeError, match=r"^model 'function': the function .* of types\.coroutine"):
+        load(given)

@@ -399,6 +399,33 @@ def test_an_object_whose_call_was_given_up_is_finalized_after_it():
     held.calls.clear()
 
 
+class Late:
+    """Its objects have what they are called by, and it has not."""
+
+    def __init__(self):
+        """Take what they are called by."""
+        self.execute = lambda x: x + 1
+
+
+class Lent:
+    """Its objects have any method."""
+
+    def __getattr__(self, name):
+        """Give one."""
+        if name == "execute":
+            return lambda x: x + 1
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("kind", [Late, Lent])
+def test_what_objects_get_by_themselves_is_not_known_of_a_class(load, kind):
+    """The message says so; an object is called by it."""
+    words = f"Class {kind.__name__} is called like a function, because it has no method __call__"
+    with pytest.raises(TypeError, match=rf"the function takes \(\), .*\. {words}"):
+        load(kind)
+    assert load(kind()).infer({"x": row(1)[0]})["y"].item() == 2
+
+
 def test_a_class_that_fails_in_a_call_keeps_its_object(load):
     """The next call finds it."""
 

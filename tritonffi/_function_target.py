@@ -21,10 +21,11 @@ there too, all of it in one task. The task is cancelled when all requests of its
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import AsyncGenerator, Generator
-from types import MethodType
+from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from tritonffi._calling import caller
@@ -81,6 +82,11 @@ class Target:
         self._is_class = _is_model_class(given)
         self._users = 0
         self._function = _unbound(given) if self._is_class else _bound(given, model)
+        if any(map(_is_old_coroutine, (self._function, getattr(self._function, _CALL, None)))):
+            raise TypeError(
+                f"{model}: the function is a coroutine of types.coroutine, which the event loops "
+                "of newer Pythons do not run: make it an 'async def'"
+            )
         self._inputs: Sequence[Declared] = ()
         self._calling: Calling | None = None
         self._loop = EventLoop(model)
@@ -98,7 +104,17 @@ class Target:
             TypeError: It does not take the inputs.
         """
         self._inputs = inputs
-        self._calling = caller(self._function, inputs, self._model)
+        try:
+            self._calling = caller(self._function, inputs, self._model)
+        except TypeError as error:
+            if inspect.isclass(self._given) and not self._is_class:
+                raise TypeError(
+                    f"{error}. Class {self._given.__name__} is called like a function, because it "
+                    "has no method __call__ or execute; those that its objects get by themselves, "
+                    "in __init__ or by __getattr__, are not known before: give an object, or "
+                    "define one in the class"
+                ) from None
+            raise
         self.wants_context = self._calling.wants_context
 
     def enter(self, config: Mapping[str, JSON]) -> Instance:
@@ -204,6 +220,14 @@ class Instance:
 def _is_generator(function: object) -> bool:
     candidates = (function, getattr(function, _CALL, None))
     return any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in candidates)
+
+
+def _is_old_coroutine(function: object) -> bool:
+    """Tell whether it is a generator function that gives coroutines, as types.coroutine makes."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return isinstance(code, CodeType) and bool(code.co_flags & inspect.CO_ITERABLE_COROUTINE)
 
 
 def _is_model_class(given: object) -> bool:
