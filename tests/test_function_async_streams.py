@@ -268,10 +268,13 @@ def test_a_loop_that_cannot_begin_fails_one_call(load, monkeypatch):
 def test_what_is_thrown_into_the_thread_of_the_loop_does_not_end_it(load, error):
     """As a library for timeouts does, which takes it for the thread of the call."""
     held = Held()
+    waits = threading.Event()
 
     async def function(x):
         if x[0]:
-            await asyncio.to_thread(held, x)
+            answer = asyncio.get_running_loop().run_in_executor(None, held, x)
+            waits.set()  # and is not in the midst of the start of that thread
+            await answer
         return x
 
     model = load(function)
@@ -279,6 +282,7 @@ def test_what_is_thrown_into_the_thread_of_the_loop_does_not_end_it(load, error)
     (loop,) = [t for t in threading.enumerate() if t.name == "tritonffi: loop of model 'function'"]
     pending = model.submit({"x": [1.0]})
     held.wait()
+    assert waits.wait(30)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(loop.ident), ctypes.py_object(error))
     held.may_go.set()
     assert pending.wait(30)
