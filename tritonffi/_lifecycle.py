@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tritonffi")
 
+# Of servers that are left behind: what Triton may use yet.
+_kept_for_ever: list[object] = []
+
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
 _POLL_S = 0.001
@@ -340,6 +343,8 @@ class Lifecycle(LoadedModels):
         for function in self.all_functions():
             function.close()
         self.functions, self.retired = {}, []
+        if why:  # and Triton may read the inputs of what it keeps
+            _kept_for_ever.extend((entry.pins, entry.terms) for entry in self.inferences())
         for queue in list(self.queues):
             self.release(queue)
         self.queue.close()
