@@ -131,6 +131,7 @@ OF_PYTHON = {
     "Inference.wake": "internal",
     "Inference.answer": "internal",
     "Inference.note_answer": "internal",
+    "Inference.fail": "internal",
     "Inference.outcome": "internal",
     "Inference.has_result": "internal",
     "Inference.model_name": "as it was given",

@@ -91,6 +91,7 @@ ORDER = [
     "capi",
     "_process",
     "_index",
+    "_stub_deaths",
     "_model_files",
     "_start",
     "_loaded",

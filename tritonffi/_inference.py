@@ -170,6 +170,18 @@ class Inference(Unique):
         self.answer()
         self.queue.wake()
 
+    def fail(self, error: TritonError) -> None:
+        """End it with an error, where Triton may have the request for ever: it is never over."""
+        outcomes = self._outcomes
+        if outcomes is None:
+            self._outcomes = outcomes = []
+        try:
+            outcomes.append(error)
+        finally:
+            self.is_answered = True  # where a signal handler raises, it is not told twice
+            self.note_answer()
+            self.wake()
+
     def answer(self) -> None:
         """Tell those who wait that the last response is there, before it is over."""
 

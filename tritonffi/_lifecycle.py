@@ -45,6 +45,7 @@ _kept_for_ever: list[object] = []
 # What callables that still run get before nobody waits for them any more.
 _GRACE_S = 0.1
 _POLL_S = 0.001
+_LOOK_S = 0.25
 _LONGEST_STOP_S = 1e9
 
 
@@ -206,6 +207,16 @@ class Lifecycle(LoadedModels):
         self._oldest = oldest
         if self.left:
             self.sweep()
+        if self._library.stubs is not None and any(q.in_flight for q in self._all_queues()):
+            self._tell_bereaved()
+
+    def _tell_bereaved(self) -> None:
+        """Give those an error who wait for python processes that have died."""
+        if self.native is not None:  # or a close would wait for this, which looks by itself
+            with self.use():
+                handle = self.native
+                if handle is not None:
+                    self.deaths.look(handle, self.inferences(), is_closing=False)
 
     def adopt(self, queue: CompletionQueue) -> None:
         """Add a queue to the further ones; the server's close waits for what is in flight there."""
@@ -304,7 +315,7 @@ class Lifecycle(LoadedModels):
         self._refusal = "is closed"
         self._is_close_begun = True
         self.native = None
-        self._drain(deadline)
+        self._drain(handle, deadline)
         lost_loads = self.lost_loads()
         lost, dead = set(lost_loads.values()), set[str]()
         if self._users.threads() - lost_loads.keys() or any(
@@ -323,6 +334,7 @@ class Lifecycle(LoadedModels):
             and not self._stopping.locked()
         ):
             dead = self.unload_all(handle, deadline, limit, lost)
+        dead |= self.deaths.kept(self.inferences())
         why = why_left(self.failed_reloads, lost, dead, self.inferences())
         if not why:
             mark = _log.capture.mark()
@@ -353,7 +365,7 @@ class Lifecycle(LoadedModels):
         _log.capture.unwatch(self)
         self._server = None
 
-    def _drain(self, deadline: float) -> None:
+    def _drain(self, handle: CData, deadline: float) -> None:
         queues = self._all_queues()
         for queue in queues:
             for inference in list(queue.in_flight.values()):
@@ -362,15 +374,26 @@ class Lifecycle(LoadedModels):
         if not all(queue.settle(grace) for queue in queues):
             for function in self.all_functions():
                 function.abandon()
-            for queue in queues:
-                if not queue.settle(deadline):
-                    queue.give_up()
+            self._settle(handle, deadline)
         # Not for this thread's own calls: a signal handler may have interrupted one.
         own = {threading.get_ident()}
         while self._users.threads() - own - self.lost_loads().keys():
             if time.monotonic() >= deadline:
                 break
             time.sleep(_POLL_S)
+
+    def _settle(self, handle: CData, deadline: float) -> None:
+        """Wait for what is in flight, but for what waits for python processes that have died."""
+        queues = self._all_queues()
+        if self._library.stubs is not None:
+            while time.monotonic() < deadline:
+                look = min(deadline, time.monotonic() + _LOOK_S)
+                if all(queue.settle(look) for queue in queues):
+                    return
+                self.deaths.look(handle, self.inferences(), is_closing=True)
+        for queue in queues:
+            if not queue.settle(deadline):
+                queue.give_up()
 
     def _stop(self, handle: CData, seconds: int) -> None:
         """Stop it once: a second stop returns at once from Triton, as if the first was through."""

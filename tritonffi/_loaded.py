@@ -34,7 +34,8 @@ from tritonffi._index import (
 from tritonffi._inference import kept_in, still_there, unanswered
 from tritonffi._native import lib
 from tritonffi._rest import held
-from tritonffi._stub_records import FOLDER, of_instances, records
+from tritonffi._stub_deaths import StubDeaths
+from tritonffi._stub_records import FOLDER, of_instances
 
 if TYPE_CHECKING:
     import threading
@@ -73,8 +74,7 @@ class LoadedModels(ABC):
         turns: By model, held by the one thread that may load or unload it.
         loads: Those that a python process may keep in Triton: by thread, the model (empty: any, as
             in a poll), and what looks.
-        replaced: By model, the python processes that loads have replaced: the backend may keep them
-            for ever, dead or alive.
+        deaths: The python processes, and what waits for dead ones.
     """
 
     def __init__(self, options: ServerOptions, repository: Path) -> None:
@@ -90,7 +90,7 @@ class LoadedModels(ABC):
         self.failed_reloads: set[str] = set()
         self.turns: dict[str, threading.RLock] = {}
         self.loads: dict[int, tuple[str, _python_backend.StubWatch]] = {}
-        self.replaced: dict[str, set[StubRecord]] = {}
+        self.deaths = StubDeaths(repository.parent / "backends" / "python" / FOLDER)
         # Of models of the python backend, the dead processes when they were told to go.
         self._dead: dict[str, set[StubRecord]] = {}
         self._told: float | None = None  # all to unload, since when
@@ -243,15 +243,17 @@ class LoadedModels(ABC):
             if now >= deadline:
                 return False
             if now >= look:
-                if not alive - kept_in(self.inferences()) - self.lost(alive):
+                # Of a model that was loaded anew since, others may be kept than are waited for.
+                kept = kept_in(self.inferences()) - self.deaths.bereaved
+                if not alive - kept - self.lost(alive):
                     return False
                 look += _python_backend.PATIENCE_S
             time.sleep(_POLL_S)
         return True
 
     def keeps(self, name: str) -> bool:
-        """Return whether Triton may keep a request of the model for ever."""
-        return name in kept_in(self.inferences())
+        """Return whether Triton may keep a request for ever of a model that nobody has died in."""
+        return name in kept_in(self.inferences()) - self.deaths.bereaved
 
     def lost(self, names: Collection[str]) -> set[str]:
         """Return which of some models that do not unload never will: their stubs have died.
@@ -272,8 +274,7 @@ class LoadedModels(ABC):
         Args:
             name: Leave out what loads of this model have replaced.
         """
-        found = set(records(self.repository.parent / "backends" / "python" / FOLDER))
-        return found if name is None else found - self.replaced.get(name, set())
+        return self.deaths.records(name)
 
     @contextmanager
     def letting_go(
@@ -299,6 +300,7 @@ class LoadedModels(ABC):
             if entry["name"] in names and entry.get("state") == READY
         ]
         configs = {name: config(handle, name) for name, _ in versions}  # while they can be asked
+        self.deaths.remember(configs)
         for name, of_model in configs.items():
             self._dead.pop(name, None)
             if of_model.get("backend") == "python":
@@ -312,12 +314,13 @@ class LoadedModels(ABC):
         """Return the inferences in flight that are at some models, or may ask them yet.
 
         What a callable asks is in flight by itself. The callable is not waited for: it may be the
-        very one that has a model unloaded.
+        very one that has a model unloaded. Nor is what waits for the dead.
         """
         return [
             inference
             for inference in self.inferences()
-            if inference.model_name in names or inference.model_name not in self.functions
+            if (inference.model_name in names or inference.model_name not in self.functions)
+            and not (inference.is_answered and inference.model_name in self.deaths.bereaved)
         ]
 
     def retire(self, function: FunctionModel) -> None:

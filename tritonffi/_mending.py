@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tritonffi._call import JSON, ParameterValue
+    from tritonffi._errors import InternalError
+    from tritonffi._inference import Inference
     from tritonffi._lifecycle import Lifecycle
     from tritonffi._native import CData
     from tritonffi._stub_records import StubRecord
@@ -55,6 +57,10 @@ class Mending:
         self._name = name
         self._before = lifecycle.stub_records(name)
         self._dead = {record for record in self._before if record.is_dead()}
+        self._waiting: list[tuple[Inference, InternalError]] = []
+        if self._dead:
+            inferences = [i for i in lifecycle.inferences() if i.model_name == name]
+            self._waiting = lifecycle.deaths.waiting(server, inferences)
         self._groups: JSON = None
         self._was_ready = False
         self.overrides = overrides
@@ -89,7 +95,9 @@ class Mending:
         self._replace(config_of(self._server, self._name), self._before)
 
     def _replace(self, config: Mapping[str, JSON], old: set[StubRecord]) -> None:
-        replaced = self._lifecycle.replaced
+        """Note that a model was made anew, and tell who waits for the dead of the old one."""
+        self._lifecycle.deaths.tell(self._waiting)
+        replaced = self._lifecycle.deaths.replaced
         known = replaced.get(self._name, set()) & self._lifecycle.stub_records()
         replaced[self._name] = known | of_instances(config, old)
 
