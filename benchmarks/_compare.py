@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks._tables import ratio_cell, text_table
+from benchmarks._tables import ratio_cell, state_cell, text_table, value_cell
 
 if TYPE_CHECKING:
     from benchmarks._measure import Outcome
@@ -25,7 +25,10 @@ def compare(first: Results, second: Results) -> str:
         if name not in second.outcomes:
             lines.append(f"\n{name}: only in the first")
             continue
-        lines += [f"\n{outcome.title}", text_table(_rows(outcome, second.outcomes[name]))]
+        other = second.outcomes[name]
+        lines += [f"\n{outcome.title}", text_table(_rows(outcome, other))]
+        if outcome.goals or other.goals:
+            lines.append(text_table(_goals(outcome, other)))
     lines += [
         f"\n{name}: only in the second" for name in second.outcomes if name not in first.outcomes
     ]
@@ -55,5 +58,17 @@ def _rows(first: Outcome, second: Outcome) -> list[list[str]]:
         cells = [case, one.contender]
         for outcome, series in ((first, one), (second, other)):
             cells += [f"{series.median(figure):.2f}", ratio_cell(outcome, series)]
+        rows.append(cells)
+    return rows
+
+
+def _goals(first: Outcome, second: Outcome) -> list[list[str]]:
+    by_text = [{goal.text: goal for goal in one.goals} for one in (first, second)]
+    rows = [["goal", "first", "", "second", ""]]
+    for text in {**by_text[0], **by_text[1]}:
+        cells = [text]
+        for goals in by_text:
+            goal = goals.get(text)
+            cells += ["", ""] if goal is None else [value_cell(goal), state_cell(goal)]
         rows.append(cells)
     return rows

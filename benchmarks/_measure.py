@@ -37,6 +37,10 @@ class ContenderError(RuntimeError):
     """A contender cannot take part, or not any longer; the message says why."""
 
 
+class NotMeasuredError(LookupError):
+    """A series was asked for that nobody measured."""
+
+
 class NotComparableError(ValueError):
     """A ratio was asked for whose parts were not measured in the same run."""
 
@@ -65,16 +69,26 @@ class Series:
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that shall stay within a limit: at most, or at least if `is_floor`."""
+    """
+    A figure that shall stay within a limit.
+
+    Attributes:
+        text: What it is of.
+        value: The figure; None where somebody whom it needs could not take part.
+        limit: The most that it shall be, or the least if `is_floor`.
+        is_floor: Which of them.
+    """
 
     text: str
-    value: float
+    value: float | None
     limit: float
     is_floor: bool = False
 
     @property
-    def is_met(self) -> bool:
-        """Whether it is on the right side of its limit."""
+    def is_met(self) -> bool | None:
+        """Whether it is on the right side of its limit; None where it was not measured."""
+        if self.value is None:
+            return None
         return self.value >= self.limit if self.is_floor else self.value <= self.limit
 
 
@@ -119,6 +133,7 @@ class Outcome:
         goals: What was wanted.
         plots: The pictures to draw.
         skipped: Who could not take part, and why.
+        versions: What those run on who have a Python, or a Triton, of their own.
     """
 
     title: str
@@ -128,19 +143,19 @@ class Outcome:
     goals: list[Goal] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
     def find(self, contender: str, **case: str | int) -> Series:
-        """The series of a contender whose case has all that is said here."""
+        """
+        The series of a contender whose case has all that is said here.
+
+        Raises:
+            NotMeasuredError: There is none.
+        """
         for one in self.series:
             if one.contender == contender and case.items() <= one.case.items():
                 return one
-        raise LookupError(f"nobody measured {contender} with {case}")
-
-    def has(self, contender: str, **case: str | int) -> bool:
-        """Whether `find` would find one."""
-        return any(
-            one.contender == contender and case.items() <= one.case.items() for one in self.series
-        )
+        raise NotMeasuredError(f"nobody measured {contender} with {case}")
 
 
 @dataclass(frozen=True)
@@ -184,6 +199,14 @@ def ratio(series: Series, base: Series, figure: str = "us", base_figure: str = "
         NotComparableError: They did not take turns with each other.
     """
     return median(part / whole for part, whole in _pairs(series, base, figure, base_figure))
+
+
+def if_measured(figure: Callable[[], float]) -> float | None:
+    """The figure, or None where a series that it needs was not measured."""
+    try:
+        return figure()
+    except NotMeasuredError:
+        return None
 
 
 def difference(series: Series, base: Series, figure: str = "us") -> float:

@@ -50,11 +50,17 @@ def _header(results: Results) -> str:
 
 
 def _goals(results: Results) -> str:
-    goals = [goal for outcome in results.outcomes.values() for goal in outcome.goals]
+    goals = [(name, goal) for name, outcome in results.outcomes.items() for goal in outcome.goals]
     if not goals:
         return ""
-    met = sum(goal.is_met for goal in goals)
-    return f"## Goals\n\n{met} of {len(goals)} met.\n\n{markdown_table(goal_table(goals))}"
+    states = [goal.is_met for _, goal in goals]
+    said = f"{states.count(True)} of {len(goals)} met"
+    if None in states:
+        said += f", {states.count(None)} not measured"
+    heads, *rows = goal_table([goal for _, goal in goals])
+    table = [["benchmark", *heads]]
+    table += [[name, *row] for (name, _), row in zip(goals, rows, strict=True)]
+    return f"## Goals\n\n{said}.\n\n{markdown_table(table)}"
 
 
 def _section(outcome: Outcome, folder: Path) -> str:

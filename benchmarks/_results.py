@@ -40,7 +40,7 @@ class Results:
 
     date: str
     quick: bool
-    machine: Mapping[str, str]
+    machine: dict[str, str]
     settings: Mapping[str, float]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -56,9 +56,14 @@ class Results:
         )
 
     def write(self, path: Path) -> None:
-        """Writes the file."""
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
-        path.write_text(text + "\n", encoding="utf-8")
+        """Writes the file, all of it or nothing."""
+        data = {"format": FORMAT, **asdict(self)}
+        for name, outcome in self.outcomes.items():
+            for entry, goal in zip(data["outcomes"][name]["goals"], outcome.goals, strict=True):
+                entry["is_met"] = goal.is_met
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> Results:
@@ -74,7 +79,13 @@ class Results:
                 raise ResultsError(f"{path}: written by another version of the benchmarks")
             data["outcomes"] = {name: _outcome(one) for name, one in data["outcomes"].items()}
             return cls(**data)
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            json.JSONDecodeError,
+            UnicodeDecodeError,
+        ) as error:
             raise ResultsError(f"{path}: not a file of results: {error!r}") from error
 
 
@@ -82,6 +93,11 @@ def _outcome(data: dict[str, object]) -> Outcome:
     lists = {"series": Series, "goals": Goal, "plots": Plot}
     for key, kind in lists.items():
         entries = data[key]
-        assert isinstance(entries, list)
-        data[key] = [kind(**entry) for entry in entries]
+        if not isinstance(entries, list):
+            raise TypeError(f"{key} is no list")
+        # What follows from the rest is in the file for others.
+        data[key] = [
+            kind(**{name: value for name, value in entry.items() if name != "is_met"})
+            for entry in entries
+        ]
     return Outcome(**data)  # type: ignore[arg-type]

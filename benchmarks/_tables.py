@@ -57,13 +57,23 @@ def goal_table(goals: Sequence[Goal]) -> list[list[str]]:
         *(
             [
                 goal.text,
-                _number(goal.value),
+                value_cell(goal),
                 f"{'at least' if goal.is_floor else 'at most'} {_number(goal.limit)}",
-                "met" if goal.is_met else "not met",
+                state_cell(goal),
             ]
             for goal in goals
         ),
     ]
+
+
+def value_cell(goal: Goal) -> str:
+    """What was measured, if it was."""
+    return "" if goal.value is None else _number(goal.value)
+
+
+def state_cell(goal: Goal) -> str:
+    """What has become of the goal."""
+    return {True: "met", False: "not met", None: "not measured"}[goal.is_met]
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

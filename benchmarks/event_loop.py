@@ -11,7 +11,7 @@ import tritonffi
 from benchmarks import _drive
 from benchmarks._common import c_loop, workplace
 from benchmarks._load import Load
-from benchmarks._measure import Goal, Outcome, Plot, entries, interleave, ratio
+from benchmarks._measure import Goal, Outcome, Plot, entries, if_measured, interleave, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,10 +55,14 @@ def main(options: Options) -> Outcome:
     outcome.goals += [
         Goal(
             f"32 tasks, {name}, times the C loop",
-            ratio(outcome.find(name, in_flight=USUAL), outcome.find(BASE, in_flight=USUAL)),
+            if_measured(partial(_times_c, outcome, name)),
             2.5,
         )
-        for name in loops
+        for name in (PLAIN, UVLOOP)
     ]
     outcome.plots.append(Plot("event_loop", title, "in_flight", "us", per_second=True))
     return outcome
+
+
+def _times_c(outcome: Outcome, name: str) -> float:
+    return ratio(outcome.find(name, in_flight=USUAL), outcome.find(BASE, in_flight=USUAL))

@@ -19,7 +19,7 @@ from benchmarks._load import Load, page_aligned
 from benchmarks._measure import ContenderError, Entry, Goal, NotComparableError, Outcome, Series
 from benchmarks._report import report
 from benchmarks._results import Results, ResultsError
-from benchmarks._tables import markdown_table, outcome_table
+from benchmarks._tables import goal_table, markdown_table, outcome_table
 
 
 def series(contender, *values, session="one", **case):
@@ -111,6 +111,17 @@ def test_a_goal_is_a_floor_or_a_ceiling():
     assert not Goal("", 3.9, 4.0, is_floor=True).is_met
 
 
+def test_a_goal_against_somebody_who_is_not_there_is_named():
+    """It is neither met nor missed."""
+    outcome = Outcome("", "C", [series("ours", 3.0)])
+    value = _measure.if_measured(lambda: _measure.ratio(outcome.find("ours"), outcome.find("C")))
+    assert value is None
+    goal = Goal("ours, times C", value, 1.5)
+    assert goal.is_met is None
+    assert goal_table([goal])[1] == ["ours, times C", "", "at most 1.50", "not measured"]
+    assert _measure.if_measured(lambda: outcome.find("ours").median("us")) == 3.0
+
+
 def test_a_load_survives_its_line():
     """What is written to a child is what it reads."""
     load = Load("m", 3, 2, 4096, 1, 4, 32, 1000)
@@ -130,6 +141,18 @@ def test_results_survive_their_file(results, tmp_path):
     """All of them, with their types."""
     results.write(tmp_path / "results.json")
     assert Results.read(tmp_path / "results.json") == results
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_the_file_says_which_goals_are_met(results, tmp_path):
+    """Whoever reads it need not work it out."""
+    goals = results.outcomes["times"].goals
+    goals += [Goal("met", 1.0, 1.2), Goal("not there", None, 1.2)]
+    results.write(tmp_path / "results.json")
+    data = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    seen = [(goal["value"], goal["is_met"]) for goal in data["outcomes"]["times"]["goals"]]
+    assert seen == [(1.5, False), (1.0, True), (None, None)]
+    assert Results.read(tmp_path / "results.json") == results
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 0}', '{"format": 1}'])
@@ -145,10 +168,13 @@ def test_a_comparison_puts_ratios_side_by_side(results):
     """Each file's own: figures of two runs are never divided by each other."""
     outcome = results.outcomes["times"]
     later = Outcome(outcome.title, "C", [series("C", 10.0), series("ours", 12.0)])
+    later.goals = [Goal("ours, times C", 1.2, 1.2), Goal("another", None, 1.0)]
     second = dataclasses.replace(results, outcomes={"times": later, "more": later})
     lines = [line.split() for line in compare(results, second).splitlines()]
     assert ["bytes", "4", "C", "4.00", "10.00"] in lines
     assert ["bytes", "4", "ours", "6.00", "1.50", "12.00", "1.20"] in lines
+    assert ["ours,", "times", "C", "1.50", "not", "met", "1.20", "met"] in lines
+    assert ["another", "not", "measured"] in lines
     assert ["more:", "only", "in", "the", "second"] in lines
 
 
@@ -163,12 +189,17 @@ def test_comparing_is_a_command(results, tmp_path, capsys):
 @pytest.mark.parametrize("is_quick", [False, True])
 def test_the_report_says_what_it_is_of(results, is_quick, tmp_path):
     """Date, machine, and whether the figures can be relied upon."""
+    goals = results.outcomes["times"].goals
+    goals += [Goal("met", 1.0, 1.2), Goal("not there", None, 1.2)]
     page = report(dataclasses.replace(results, quick=is_quick), tmp_path).read_text(
         encoding="utf-8"
     )
     assert "Measured 2026-01-01 00:00:00 UTC" in page
     assert "| cpu | a |" in page
-    assert "| ours, times C | 1.50 | at most 1.20 | not met |" in page
+    assert "1 of 3 met, 1 not measured." in page
+    assert "| benchmark | goal | measured | wanted |  |" in page
+    assert "| times | ours, times C | 1.50 | at most 1.20 | not met |" in page
+    assert "| times | not there |  | at most 1.20 | not measured |" in page
     assert "| 4 | ours | 6.00 | 1.50 |" in page
     assert ("A quick run" in page) is is_quick
 
