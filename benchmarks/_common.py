@@ -1,34 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: the backend and its models, child processes."""
+"""What the benchmarks share: the backend and its models, and the loop in C."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks._children import HERE, child
 from benchmarks._load import MODEL
-from benchmarks._measure import ContenderError
 from tritonffi import _library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from benchmarks._load import Load
-    from benchmarks._measure import Round
-
-HERE = Path(__file__).resolve().parent
+    from benchmarks._children import Child
 
 # The backend of the tests echoes as fast as an identity backend can, so it serves here too.
 sys.path.insert(0, str(HERE.parent / "tests"))
-import _backend  # noqa: E402
+import _backend
 
 
 @dataclass(frozen=True)
@@ -75,74 +68,6 @@ def workplace() -> Iterator[Workplace]:
         _backend.build(place.backends, library)
         _backend.write_model(place.repository, MODEL, {"INPUT0": ("FP32", [-1])})
         yield place
-
-
-LONGEST_S = 180.0
-"""How long a process may take to start, or for a round."""
-
-
-class Child:
-    """A process at work that does a round when it is told to: a line in, a line of JSON out."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        """Waits until it says that it is ready, and keeps what it says."""
-        self._process = process
-        self.ready = self._answer()
-
-    def run(self, load: Load) -> Round:
-        """Does one round."""
-        assert self._process.stdin is not None
-        print(load.line(), file=self._process.stdin, flush=True)
-        return self._answer()
-
-    def stop(self) -> Round:
-        """Ends the process and returns its last words."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return self._answer()
-
-    def _answer(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        # A pipe has no timeout: whoever takes too long is ended, which ends its line.
-        watchdog = threading.Timer(LONGEST_S, self._process.kill)
-        watchdog.start()
-        line = self._process.stdout.readline()
-        watchdog.cancel()
-        if not line:
-            code = self._process.wait()
-            raise ContenderError(f"{self._process.args!r} ended with exit code {code}")
-        answer = json.loads(line)
-        if "skip" in answer:
-            raise ContenderError(answer["skip"])
-        figures: dict[str, float] = answer
-        return figures
-
-
-@contextmanager
-def child(
-    command: Sequence[str | Path], environment: Mapping[str, str] | None = None
-) -> Iterator[Child]:
-    """
-    Starts a process of the benchmarks; it ends with its stdin.
-
-    Raises:
-        ContenderError: It says that it cannot take part, or ended.
-    """
-    with subprocess.Popen(  # noqa: S603 - the programs are ours
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-        cwd=HERE.parent,
-    ) as process:
-        try:
-            yield Child(process)
-        finally:
-            if process.stdin is not None and not process.stdin.closed:
-                process.stdin.close()
-            if process.stdout is not None:
-                process.stdout.read()
 
 
 def neighbours(place: Workplace) -> dict[str, str]:

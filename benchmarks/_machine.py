@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import tritonffi
+from benchmarks._versions import python, version
 from tritonffi import _library
 
-PACKAGES = ("numpy", "cffi", "tritonclient", "grpcio", "geventhttpclient", "uvloop", "tritonserver")
+PACKAGES = ("numpy", "cffi", "tritonclient", "grpcio", "geventhttpclient", "uvloop")
+
+TRITON = """
+import tempfile, tritonffi
+with tempfile.TemporaryDirectory() as empty, tritonffi.Server(empty, metrics=False) as server:
+    print(server.metadata()["version"])
+"""
 
 
 def machine() -> dict[str, str]:
@@ -25,10 +32,11 @@ def machine() -> dict[str, str]:
         "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GB",
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "system": f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}",
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "python": python(),
         "tritonffi": f"{tritonffi.__version__} {_commit()}".strip(),
+        "triton": _triton(),
         "library": library.name,
-        **{name: _version(name) for name in PACKAGES},
+        **{name: version(name) for name in PACKAGES},
     }
 
 
@@ -47,11 +55,16 @@ def _read(path: str) -> str:
         return "unknown"
 
 
-def _version(name: str) -> str:
+def _triton() -> str:
+    # In a process of its own: this one measures.
+    command = [sys.executable, "-c", TRITON]
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        done = subprocess.run(  # noqa: S603 - the code is above
+            command, capture_output=True, text=True, check=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip()
 
 
 def _commit() -> str:

@@ -5,7 +5,8 @@ The clients of others, each in a process of its own: `python -m benchmarks._peer
     grpc, grpc_shm, http, http_shm    tritonclient: URL
     nvidia                            NVIDIA's in-process package: REPOSITORY BACKENDS
 
-Reads the lines of `Load` and answers like c_loop.c. Says {"skip": why} when it cannot take part.
+Reads the lines of `Load` and answers like c_loop.c. Says {"skip": why} when it cannot take part,
+and with "ready" the versions that it runs on, where they are its own.
 With "shm" inputs and outputs lie in system shared memory, and what a client does per inference is
 to copy its array into the region and to look at the result there.
 """
@@ -26,6 +27,7 @@ import numpy as np
 
 from benchmarks._load import Load
 from benchmarks._measure import summary
+from benchmarks._versions import described
 
 if TYPE_CHECKING:
     from benchmarks._measure import Round, Run
@@ -237,8 +239,8 @@ def grpc(url: str, *, shared: bool) -> Run:
     return run
 
 
-def nvidia(repository: str, backends: str) -> Run:
-    """NVIDIA's `tritonserver` package: `infer` at once, responses awaited in turn."""
+def nvidia(repository: str, backends: str) -> tuple[Run, str]:
+    """NVIDIA's `tritonserver` package: `infer` at once, responses awaited; and its versions."""
     import tritonserver
 
     server = tritonserver.Server(
@@ -273,21 +275,23 @@ def nvidia(repository: str, backends: str) -> Run:
             finish()
         return summary((perf_counter_ns() - begin) / 1e3, times)
 
-    return run
+    triton = str(server.metadata()["version"])
+    return run, described("tritonserver", "numpy", Triton=triton)
 
 
 def main(kind: str, *arguments: str) -> None:
     """Does the rounds that stdin asks for."""
+    ready: dict[str, object] = {"ready": 1}
     try:
         if kind == "nvidia":
-            run = nvidia(*arguments)
+            run, ready["versions"] = nvidia(*arguments)
         else:
             client = {"grpc": grpc, "http": http}[kind.removesuffix("_shm")]
             run = client(*arguments, shared=kind.endswith("_shm"))
     except ImportError as error:
         print(json.dumps({"skip": str(error)}), flush=True)
         return
-    print(json.dumps({"ready": 1}), flush=True)
+    print(json.dumps(ready), flush=True)
     for line in sys.stdin:
         print(json.dumps(run(Load.parse(line))), flush=True)
 

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
-from benchmarks._common import child, neighbours
+from benchmarks._children import child, last_words, program
+from benchmarks._common import neighbours
 from benchmarks._measure import ContenderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from benchmarks._common import Child, Options, Workplace
+    from benchmarks._children import Child
+    from benchmarks._common import Options, Workplace
 
 NETWORK = {
     "gRPC": "grpc",
@@ -67,23 +69,29 @@ def peers(
                     found[name] = stack.enter_context(child([*command, kind, url]))
                 except ContenderError as error:
                     skipped[name] = str(error)
+        named = os.environ.get(NVIDIA_PYTHON)  # empty is as good as none
+        command[0] = named or sys.executable
         try:
-            command[0] = os.environ.get(NVIDIA_PYTHON, sys.executable)
             found[NVIDIA] = stack.enter_context(
                 child([*command, "nvidia", place.repository, place.backends], neighbours(place))
             )
         except ContenderError as error:
-            skipped[NVIDIA] = f"{error} ({NVIDIA_PYTHON} may name a Python that has it)"
+            hint = f"is {named}" if named else "may name a Python that has it"
+            skipped[NVIDIA] = f"{error} ({NVIDIA_PYTHON} {hint})"
         yield found
+
+
+def versions(children: Mapping[str, Child]) -> dict[str, str]:
+    """What those run on who have a Python, or a Triton, of their own."""
+    return {name: one.versions for name, one in children.items() if one.versions}
 
 
 @contextmanager
 def server_program(place: Workplace) -> Iterator[dict[str, int]]:
     """Starts the `tritonserver` program; yields its ports, by protocol."""
-    program = _find_program(place)
     ports = dict(zip(("http", "grpc"), _free_ports(2), strict=True))
     command: list[str | Path] = [
-        program,
+        _find_program(place),
         f"--model-repository={place.repository}",
         f"--backend-directory={place.backends}",
         *("--http-address=127.0.0.1", f"--http-port={ports['http']}"),
@@ -91,20 +99,9 @@ def server_program(place: Workplace) -> Iterator[dict[str, int]]:
         *("--allow-metrics=false", "--log-info=false", "--log-warning=false"),
     ]
     log = place.folder / "tritonserver.log"
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(  # noqa: S603 - it came with the library
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **neighbours(place)},
-        ) as process,
-    ):
-        try:
-            _await_ready(process, ports["http"], log)
-            yield ports
-        finally:
-            process.terminate()
+    with program(command, neighbours(place), log) as process:
+        await_ready(process, ports["http"], log)
+        yield ports
 
 
 def _find_program(place: Workplace) -> Path:
@@ -126,11 +123,27 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def _await_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/v2/health/ready"):
+def await_ready(
+    process: subprocess.Popen[bytes], port: int, log: Path, seconds: float = START_S
+) -> None:
+    """
+    Waits until the server says that it is ready.
+
+    Raises:
+        ContenderError: It ended, or is not ready after so many seconds.
+    """
+    opener = build_opener(ProxyHandler({}))  # a proxy has another loopback
+    deadline = time.monotonic() + seconds
+    while process.poll() is None:
+        with (
+            suppress(OSError),
+            opener.open(f"http://127.0.0.1:{port}/v2/health/ready", timeout=START_S),
+        ):
             return
+        if time.monotonic() >= deadline:
+            break
         time.sleep(0.05)
-    text = log.read_text(encoding="utf-8", errors="replace")[-500:]
-    raise ContenderError(f"the tritonserver program did not start: {text}")
+    code = process.poll()
+    why = f"not ready after {seconds:g} s" if code is None else f"ended with exit code {code}"
+    words = last_words(log.read_text(encoding="utf-8", errors="replace"))
+    raise ContenderError(f"the tritonserver program: {why}{': ' if words else ''}{words}")

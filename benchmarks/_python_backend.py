@@ -53,7 +53,8 @@ def main(max_batch: str) -> None:
         try:
             server = tritonffi.Server(folder, metrics=False)
         except tritonffi.TritonError as error:
-            print(json.dumps({"skip": str(error).partition("\n")[0]}), flush=True)
+            # Whole, for what to do about it is said last; in one line, for a list.
+            print(json.dumps({"skip": " ".join(str(error).split())}), flush=True)
             return
         with server:
             print(json.dumps({"ready": 1}), flush=True)

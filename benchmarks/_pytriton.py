@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks._load import Load
 from benchmarks._peer import grpc
+from benchmarks._versions import described
 
 
 def main(max_batch: str) -> None:
@@ -53,7 +54,8 @@ def main(max_batch: str) -> None:
         )
         triton.run()
         run = grpc(f"127.0.0.1:{ports[1]}", shared=False)
-        print(json.dumps({"ready": 1}), flush=True, file=answers)
+        versions = described("nvidia-pytriton", "tritonclient", "numpy")
+        print(json.dumps({"ready": 1, "versions": versions}), flush=True, file=answers)
         for line in sys.stdin:
             print(json.dumps(run(Load.parse(line))), flush=True, file=answers)
 

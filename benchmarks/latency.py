@@ -11,7 +11,7 @@ from benchmarks import _drive
 from benchmarks._common import c_loop, workplace
 from benchmarks._load import Load
 from benchmarks._measure import Goal, Outcome, Plot, difference, entries, interleave, ratio
-from benchmarks._peers import peers
+from benchmarks._peers import peers, versions
 
 if TYPE_CHECKING:
     from benchmarks._common import Options
@@ -46,7 +46,7 @@ def main(options: Options) -> Outcome:
             sized = entries(contenders, Load(bytes=size), "bytes", "in_flight")
             series += interleave(sized, options.rounds, options.seconds, skipped)
     outcome = Outcome("One inference at a time, over the size of its tensor", BASE, series)
-    outcome.skipped = skipped
+    outcome.skipped, outcome.versions = skipped, versions(others)
     outcome.goals = _goals(outcome)
     outcome.plots.append(Plot("latency", "One inference at a time", "bytes", "p50"))
     return outcome

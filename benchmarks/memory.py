@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import tritonffi
 from benchmarks import _drive
-from benchmarks._common import HERE, workplace
+from benchmarks._children import HERE
+from benchmarks._common import workplace
 from benchmarks._load import Load
 from benchmarks._measure import Goal, Outcome, entries, interleave
 

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from benchmarks._common import build_c_loop, child, neighbours, workplace
+from benchmarks._children import child
+from benchmarks._common import build_c_loop, neighbours, workplace
 from benchmarks._measure import Entry, Goal, Outcome, difference, interleave
 
 if TYPE_CHECKING:

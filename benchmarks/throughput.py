@@ -11,7 +11,7 @@ from benchmarks import _drive
 from benchmarks._common import c_loop, workplace
 from benchmarks._load import Load
 from benchmarks._measure import Goal, Outcome, Plot, entries, interleave, ratio
-from benchmarks._peers import peers
+from benchmarks._peers import peers, versions
 
 if TYPE_CHECKING:
     from benchmarks._common import Options
@@ -54,7 +54,7 @@ def main(options: Options) -> Outcome:
         # All in one session, so that 1,024 in flight can be divided by 32.
         series = interleave(everything, options.rounds, options.seconds, skipped)
     outcome = Outcome("Several in flight from one thread, 4 KB each", BASE, series)
-    outcome.skipped = skipped
+    outcome.skipped, outcome.versions = skipped, versions(others)
     outcome.goals = _goals(outcome)
     outcome.plots.append(Plot("throughput", outcome.title, "in_flight", "us", per_second=True))
     return outcome
