@@ -3,7 +3,9 @@
 
 import dataclasses
 import json
+import logging
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ import pytest
 # Last: the package that is tested is the installed one.
 sys.path.append(str(Path(__file__).parent.parent))
 
-from benchmarks import _measure
-from benchmarks.__main__ import main, run
+from benchmarks import __main__ as command
+from benchmarks import _measure, _results
+from benchmarks.__main__ import begin, main, run
 from benchmarks._common import Options
 from benchmarks._compare import compare
 from benchmarks._load import Load, page_aligned
@@ -209,9 +212,102 @@ def test_a_table_in_markdown():
     assert markdown_table([["a", "b"], ["1", "2"]]) == "| a | b |\n|---|---|\n| 1 | 2 |"
 
 
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Makes benchmarks of a name and what their `main` does; the machine is looked at by no one."""
+    monkeypatch.setattr(_results, "machine", lambda: {"cpu": "a"})
+
+    def make(name, work):
+        module = types.ModuleType(f"benchmarks.{name}")
+        module.main = work
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(command, "NAMES", (*command.NAMES, name))
+
+    return make
+
+
+def fail(error):
+    """Make a benchmark that raises this."""
+
+    def work(options):
+        raise error
+
+    return work
+
+
+def test_each_benchmark_is_written_when_it_is_over(benchmark, tmp_path):
+    """Failed or not, and nothing of an earlier run stays."""
+    file = tmp_path / "results.json"
+    seen = []
+
+    def look(options):
+        seen.append(Results.read(file))
+        outcome = Outcome("Times", "C", [series("C", 2.0)])
+        outcome.versions = {"peer": "CPython 3.9"}
+        return outcome
+
+    benchmark("look", look)
+    benchmark("fails", fail(ValueError("no")))
+    file.write_text("of an earlier run", encoding="utf-8")
+    assert main(["look", "fails", "look", "fails", "--out", str(tmp_path)]) == 1
+    assert [(list(one.outcomes), one.failures) for one in seen] == [
+        ([], {}),
+        (["look"], {"fails": "ValueError('no')"}),
+    ]
+    last = Results.read(file)
+    assert (list(last.outcomes), last.failures) == (["look"], {"fails": "ValueError('no')"})
+    assert last.machine == {"cpu": "a", "peer": "CPython 3.9"}
+
+
+def test_no_picture_is_no_failure(benchmark, tmp_path, monkeypatch, capsys):
+    """The figures are written, and the next one has its turn."""
+    benchmark("fine", lambda options: Outcome("Times", "C", [series("C", 2.0)]))
+    monkeypatch.setattr(command, "draw", lambda outcome, out: fail(ValueError("broken"))(None))
+    assert main(["fine", "--out", str(tmp_path)]) == 0
+    assert "no pictures: broken\n" in capsys.readouterr().out
+
+
+def test_an_interrupt_ends_the_run_in_one_line(benchmark, tmp_path, capsys):
+    """The exit code is a shell's, and the file says of which benchmark there is nothing."""
+    benchmark("stopped", fail(KeyboardInterrupt()))
+    assert main(["stopped", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert Results.read(tmp_path / "results.json").failures == {"stopped": "interrupted"}
+
+
+def test_a_task_that_is_interrupted_is_no_news():
+    """Asyncio tells of it when it is deleted."""
+    record = logging.makeLogRecord({})
+    assert command._is_news(record)
+    for error, is_news in ((ValueError(), True), (KeyboardInterrupt(), False)):
+        record.exc_info = (type(error), error, None)
+        assert command._is_news(record) is is_news
+
+
+def test_a_signal_that_ends_the_process_lets_it_end_its_own():
+    """The exit code is a shell's."""
+    with pytest.raises(SystemExit) as raised:
+        command._end(15, None)
+    assert raised.value.code == 143
+
+
+def test_a_folder_that_cannot_be_made_is_refused_first(benchmark, tmp_path, capsys):
+    """And not when the first benchmark is over."""
+    (tmp_path / "file").touch()
+    benchmark("never", fail(AssertionError("it ran")))
+    with pytest.raises(SystemExit) as raised:
+        main(["never", "--out", str(tmp_path / "file" / "folder")])
+    assert raised.value.code == 2
+    assert "Not a directory" in capsys.readouterr().err
+
+
 def test_a_small_run(library, tmp_path):
     """The C loop and ours take turns on the real server, and all is written."""
-    results = run(["latency"], Options(quick=True, peers=False), tmp_path)
+    options = Options(quick=True, peers=False)
+    results = begin(options, tmp_path)
+    assert Results.read(tmp_path / "results.json") == results
+    assert results.machine["triton"].startswith("2.")
+    run(results, ["latency"], options, tmp_path)
     assert results.failures == {}
     stored = Results.read(tmp_path / "results.json")
     assert stored == results
