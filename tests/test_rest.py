@@ -161,7 +161,7 @@ def test_a_thread_that_cannot_be_read_has_not_ended(monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr(_rest, "open", fail, raising=False)
+    monkeypatch.setattr(_rest, "keep", fail)
     with pytest.raises(OSError, match="too many"):
         _rest._running([threading.get_native_id()])
 
