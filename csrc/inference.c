@@ -28,13 +28,13 @@ static void finish_if_last(tffi_slot *slot)
   pthread_mutex_unlock(&slot->request_lock);
   struct TRITONSERVER_InferenceRequest *request = slot->released;
   slot->released = NULL;
-  if (slot->spares != NULL) {
-    tffi_spares_put(slot->spares, cancelled ? NULL : request, slot->generation_taken);
-    slot->spares = NULL;
-    request = cancelled ? request : NULL;
-  }
-  if (request != NULL) {
+  if (cancelled || slot->spares == NULL) {
     tffi_discard(TRITONSERVER_InferenceRequestDelete(request));
+    request = NULL;
+  }
+  if (slot->spares != NULL) {
+    tffi_spares_put(slot->spares, request, slot->generation_taken);
+    slot->spares = NULL;
   }
   final->done = true;
   tffi_linger_closed();
