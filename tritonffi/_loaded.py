@@ -243,9 +243,7 @@ class LoadedModels(ABC):
             if now >= deadline:
                 return False
             if now >= look:
-                # Of a model that was loaded anew since, others may be kept than are waited for.
-                kept = kept_in(self.inferences()) - self.deaths.bereaved
-                if not alive - kept - self.lost(alive):
+                if not alive - self._kept() - self.lost(alive):
                     return False
                 look += _python_backend.PATIENCE_S
             time.sleep(_POLL_S)
@@ -253,7 +251,14 @@ class LoadedModels(ABC):
 
     def keeps(self, name: str) -> bool:
         """Return whether Triton may keep a request for ever of a model that nobody has died in."""
-        return name in kept_in(self.inferences()) - self.deaths.bereaved
+        return name in self._kept()
+
+    def _kept(self) -> set[str]:
+        """Return the models of which Triton may keep a request for ever, though nobody has died.
+
+        Of one that was loaded anew since somebody did, others may be kept than are waited for.
+        """
+        return kept_in(self.inferences()) - self.deaths.bereaved
 
     def lost(self, names: Collection[str]) -> set[str]:
         """Return which of some models that do not unload never will: their stubs have died.
